@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The live data plane as the control plane sees it: build a fabric, attach ports, read counters, watch. Implementation:
+// one DPDK lcore thread that owns switches, links and host NICs; every call here is made from the control thread, is
+// passed over a lock-free queue and answered when the data plane has done it (bounded: it never sleeps on a command).
+//
+// [contract sketch: the data-plane owner completes it, the control-plane owner calls it; keep these names]
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocols/attach/port_layout.h"
+#include "protocols/base/random.h"
+#include "protocols/base/time.h"
+
+namespace weft {
+
+using HostIndex = uint32_t;
+using SeatId = uint32_t;
+
+struct NicPlan {
+  std::array<uint8_t, 6> mac{};
+  uint32_t ipv4 = 0;  ///< host order
+  uint64_t rate_bps = 100'000'000'000;
+};
+struct HostPlan {
+  std::string name;
+  std::vector<NicPlan> nics;
+};
+/// What `weft up` without a file builds: one switch s0, every NIC on a port of it. Later schema-driven.
+struct FabricPlan {
+  std::string name;
+  std::vector<HostPlan> hosts;
+  std::string switch_name = "s0";
+  uint64_t seed = 1;
+  Duration link_delay = Duration::zero();
+  Probability drop;          ///< the seeded drop stage on every link direction
+  bool force_icrc = false;   ///< compute and verify the ICRC on every hop
+  Duration stall_time = milliseconds(1000);
+  std::string run_folder;    ///< for EAL's runtime directory
+};
+
+/// Everything the data plane needs of one process's port. Descriptors and mappings become the data plane's.
+struct PortSetup {
+  HostIndex host = 0;
+  uint32_t nic = 0;
+  SeatId seat = 0;
+  uint32_t qpn_base = 0;
+  uint32_t qpn_log2 = 14;
+  attach::PortLayout layout{};
+  uint8_t* memory = nullptr;          ///< mapped port memfd (shared, read-write)
+  attach::NoticeRing* notices = nullptr;  ///< mapped notice memfd (shared, read-write here)
+  int kick_read = -1;   ///< end of the pipe that the process writes
+  int kick_write = -1;  ///< end of the pipe that wakes the process; O_NONBLOCK
+};
+
+/// One metric sample; names and labels in the registry's vocabulary (DECISIONS 31).
+struct MetricSample {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> labels;
+  uint64_t value = 0;
+};
+
+/// A frame seen by a capture, with Ethernet header through ICRC.
+struct CapturedFrame {
+  uint64_t unix_ns = 0;
+  std::string interface;  ///< "h0->s0"
+  bool inbound = false;
+  std::vector<uint8_t> bytes;
+  std::string comment;
+};
+
+class DataPlane {
+ public:
+  virtual ~DataPlane() = default;
+  virtual const attach::StatusPage* status() const = 0;
+  virtual int status_memfd() const = 0;  ///< to be passed read-only to clients
+  virtual int attach_port(const PortSetup& setup) = 0;   ///< 0 or errno
+  virtual void detach_port(SeatId seat, uint32_t nic, bool died) = 0;  ///< what it had published is still sent
+  virtual std::vector<MetricSample> metrics() = 0;
+  /// Frames crossing the links of `place` (a host or link name) go to the sink, called on the control thread from pump().
+  virtual int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) = 0;
+  virtual void stop_capture(int id) = 0;
+  /// Becomes readable when pump() has something (captures, hostile ports).
+  virtual int event_fd() const = 0;
+  virtual void pump() = 0;
+  /// Called from pump(): a port broke the rules and was shut; the reason is one line.
+  std::function<void(SeatId, uint32_t nic, const std::string& reason)> on_hostile_port;
+};
+
+/// Starts EAL (no hugepages, no PCI, no root), builds the fabric and runs its thread. Error: one line for people.
+std::unique_ptr<DataPlane> start_data_plane(const FabricPlan& plan, std::string& error);
+
+}  // namespace weft
