@@ -54,7 +54,8 @@ struct Hello {
   int32_t pid;         ///< informative only: SO_PEERCRED decides
   uint32_t reserved;
   char program[64];    ///< NUL-terminated, for `weft show hosts`
-  uint8_t unused[168];
+  uint64_t run_id;     ///< WEFT_RUN_ID of the environment, 0 when absent: tells `weft run` that its program attached
+  uint8_t unused[160];
 };
 
 /// One per NIC. Descriptors ride on the message as SCM_RIGHTS in the order of WelcomeDescriptor.
@@ -88,7 +89,7 @@ struct Welcome {
   uint32_t max_srq;
   uint32_t max_qp_rd_atom;
   char device[16];        ///< "rxe0"
-  uint8_t unused[48];
+  uint8_t unused[56];
 };
 inline constexpr uint32_t kWelcomeStrictTimers = 1;  ///< `timers: strict`: every timeout is charged
 

@@ -20,8 +20,16 @@
 //
 // ACK requests: at the end of a message when it is signaled or the last one posted, every `ack_every` packets, and
 // whenever the window closes.
+//
+// Retries. A timeout, a NAK for a sequence error and a READ response overtaken by a later acknowledge each cost one of
+// `retry_count`; progress restores the budget. rnr_retry = n < 7 resends n times and fails at RNR NAK n + 1. A frame that
+// is not what it should be (a PSN never sent, a response of the wrong length) is dropped and counted in stats().
+//
+// Patient (DECISIONS 12): a timeout without on_notice() since the last progress costs nothing and resends one packet as a
+// probe, after T, 2T, 4T, then every 8T.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "protocols/base/time.h"
@@ -42,13 +50,25 @@ struct RequesterConfig {
   bool patient = true;       ///< DECISIONS 12
 };
 
+/// Counters since configure(); they wrap.
+struct RequesterStats {
+  uint32_t packets_sent = 0;
+  uint32_t timeouts = 0;       ///< charged ones
+  uint32_t probes = 0;         ///< timeouts that were not charged
+  uint32_t sequence_naks = 0;
+  uint32_t implied_naks = 0;   ///< a READ response was lost
+  uint32_t rnr_naks = 0;
+  uint32_t stale = 0;          ///< responses for PSNs that are not outstanding
+  uint32_t malformed = 0;
+};
+
 class RcRequester {
  public:
   /// Works in flight that are kept here; more stay with the engine.
   static constexpr uint32_t kMaxWorks = 128;
 
   void configure(const RequesterConfig& config);
-  bool can_post() const;
+  bool can_post() const { return tail_ - reported_ < kMaxWorks; }
   void post(const SendWork& work);
   bool pull(Instant now, OutFrame& out);
   Placement on_response(Instant now, const TransportHeader& header, uint32_t payload_bytes);
@@ -59,9 +79,90 @@ class RcRequester {
   void flush();
   bool next_completion(SendCompletion& out);
   Instant next_deadline() const;
-  bool failed() const;
-  bool idle() const;  ///< nothing posted that has not completed
+  bool failed() const { return failed_; }
+  bool idle() const { return reported_ == tail_; }  ///< nothing posted whose completion has not been taken
   bool wants_to_send(Instant now) const;  ///< pull() would give a frame
+
+  const RequesterStats& stats() const { return stats_; }
+  uint32_t oldest_psn() const { return una_ & kPsnMask; }  ///< the oldest PSN not acknowledged
+
+ private:
+  /// PSNs are kept modulo 2^32, so that all posted works lie within half of the circle (128 works of 2^23 packets are
+  /// 2^30); their low 24 bits are what the wire carries.
+  using LinearPsn = uint32_t;
+
+  struct Entry {
+    uint64_t remote_addr = 0;
+    uint64_t compare_add = 0;
+    uint64_t swap = 0;
+    uint32_t length = 0;
+    uint32_t immediate = 0;
+    uint32_t rkey = 0;
+    LinearPsn first_psn = 0;
+    uint32_t packets = 0;  ///< PSNs; 0 for local works
+    WorkOpcode opcode = WorkOpcode::kSend;
+    bool signaled = false;
+    bool solicited = false;
+    bool fence = false;
+  };
+  static_assert(sizeof(Entry) <= 64);
+
+  const Entry& entry(WorkNumber work) const { return works_[work % kMaxWorks]; }
+  bool stopped() const { return failed_ || flushed_ || !configured_; }
+  bool outstanding() const { return next_ != una_; }
+  void skip_sent_works();
+  void fill_message(const Entry& work, uint32_t index, OutFrame& out) const;
+  void fill_read_or_atomic(const Entry& work, uint32_t index, OutFrame& out) const;
+
+  bool acknowledge(LinearPsn to, Instant now);
+  void complete_head();
+  void made_progress(Instant now);
+  Placement on_read_response(Instant now, LinearPsn psn, const TransportHeader& header, uint32_t payload_bytes);
+  Placement on_atomic_acknowledge(Instant now, LinearPsn psn);
+  void on_acknowledge(Instant now, LinearPsn psn, uint8_t syndrome);
+  void on_nak(Instant now, LinearPsn psn, uint8_t syndrome);
+  void on_rnr_nak(Instant now, LinearPsn psn, uint8_t timer);
+  void accept_data(Instant now);
+  void implied_nak();
+  void retry();
+  void rewind();
+  void stop_at(WorkNumber work, WorkStatus status);
+  void fail_head(WorkStatus status);
+  Duration interval() const;
+
+  // Hot: all of it fits three cache lines.
+  WorkNumber reported_ = 0;  ///< completions given out
+  WorkNumber done_ = 0;      ///< acknowledged whole; the work that una_ belongs to
+  WorkNumber send_ = 0;      ///< the work that next_ belongs to
+  WorkNumber tail_ = 0;      ///< works posted
+  LinearPsn una_ = 0;        ///< oldest PSN not acknowledged
+  LinearPsn next_ = 0;       ///< next PSN to send
+  LinearPsn max_sent_ = 0;   ///< one past the newest PSN ever sent: what a valid response may name
+  LinearPsn post_psn_ = 0;   ///< first PSN of the next work posted
+  uint32_t in_flight_ = 0;   ///< request packets in [una_, next_); a READ counts as one
+  uint32_t window_ = 0;      ///< packets that may be in flight now; 1 while probing
+  uint32_t since_request_ = 0;  ///< packets since the last AckReq
+  uint32_t mtu_shift_ = 10;
+  uint8_t reads_out_ = 0;    ///< READs and atomics in flight
+  uint8_t retries_left_ = 0;
+  uint8_t rnr_left_ = 0;
+  uint8_t backoff_ = 0;      ///< doublings of the probe interval
+  bool configured_ = false;
+  bool failed_ = false;
+  bool flushed_ = false;
+  bool error_taken_ = false;
+  bool stop_ = false;        ///< nothing from stop_work_ on is sent; it ends in stop_status_
+  bool noticed_ = false;     ///< the fabric reported a loss since the last progress
+  bool nak_counts_ = true;   ///< a NAK for una_ has not caused a retry yet
+  bool placing_ = false;     ///< a Placement is with the engine
+  WorkStatus stop_status_ = WorkStatus::kSuccess;
+  WorkNumber stop_work_ = 0;
+  Duration timeout_ = Duration::max();
+  Instant deadline_ = kNever;   ///< of the acknowledge; meaningful while outstanding()
+  Instant rnr_until_ = Instant::min();  ///< nothing is sent before
+  RequesterConfig config_;
+  RequesterStats stats_;
+  std::array<Entry, kMaxWorks> works_{};
 };
 
 }  // namespace weft

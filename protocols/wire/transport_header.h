@@ -107,6 +107,10 @@ struct TransportHeader {
   AtomicEth atomic;
   uint64_t atomic_original = 0;  ///< AtomicAckETH
   Deth deth;
+  uint8_t reserved6 = 0;         ///< BTH resv6a, the ICRC does not cover it; kept for byte-exact re-emission
+  uint32_t xrc_srqn = 0;         ///< XRCETH, 24 bits
+  uint32_t ee_context = 0;       ///< RDETH, 24 bits
+  uint32_t flush = 0;            ///< FETH: placement type and selectivity level
 };
 
 }  // namespace weft

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Device: completions, their publication and the events they cause.
+#include <algorithm>
+
+#include "nic/engine/device.h"
+
+namespace weft::nic {
+namespace {
+
+constexpr uint32_t kEventCqError = 0;  // ibv_event_type
+
+/// What the program reads from its async fd: ib_uverbs_async_event_desc.
+struct AsyncRecord {
+  uint64_t element;
+  uint32_t event_type;
+  uint32_t reserved;
+};
+
+bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
+
+}  // namespace
+
+void Device::raise(EventTarget* target, uint64_t element, uint32_t event_type, uint32_t& queued) {
+  if (target == nullptr || target->channel == nullptr) return;
+  const AsyncRecord record{element, event_type, 0};
+  if (target->channel->send(&record, sizeof record)) {
+    ++queued;
+  } else {
+    ++target->lost;
+  }
+}
+
+CompletionQueue* Device::create_cq(CompletionSink* sink, EventChannel* channel, EventTarget* async, uint64_t user_handle) {
+  uint32_t index = 0;
+  CompletionQueue* cq = cqs_.take(index);
+  if (cq == nullptr) return nullptr;
+  cq->index = index;
+  cq->sink = sink;
+  cq->channel = channel;
+  cq->async = async;
+  cq->user_handle = user_handle;
+  if (channel != nullptr) ++channel->users;
+  return cq;
+}
+
+void Device::destroy_cq(CompletionQueue& cq) {
+  for (CompletionQueue** link = &dirty_; *link != nullptr; link = &(*link)->next_dirty) {
+    if (*link != &cq) continue;
+    *link = cq.next_dirty;
+    break;
+  }
+  if (cq.events_owed != 0) --cqs_owed_;
+  if (cq.channel != nullptr) --cq.channel->users;
+  cqs_.give(cq.index);
+}
+
+void Device::arm(CompletionQueue& cq, bool solicited_only) {
+  // Asking for any completion is the stronger wish and stays until it fires.
+  if (cq.armed != Armed::kAny) cq.armed = solicited_only ? Armed::kSolicited : Armed::kAny;
+}
+
+void Device::complete(CompletionQueue& cq, const Completion& completion) {
+  if (!cq.sink->put(completion)) {
+    if (!cq.overrun) raise(cq.async, cq.user_handle, kEventCqError, cq.async_queued);
+    cq.overrun = true;
+    return;
+  }
+  ++cq.staged;
+  cq.solicited_staged |= completion.solicited || completion.status != WorkStatus::kSuccess;
+  if (cq.dirty) return;
+  cq.dirty = true;
+  cq.next_dirty = dirty_;
+  dirty_ = &cq;
+}
+
+/// A receive completion waits until its acknowledge is in the transmit ring: programs exit right after the last one, and
+/// the peer would never hear (nic_rules 4).
+void Device::complete_receive(QueuePair& qp, Completion& completion) {
+  completion.wr_id = qp.receive.wr_id;
+  completion.qpn = qp.qpn;
+  if (completion.source_qpn == 0) completion.source_qpn = qp.attributes.dest_qpn;
+  completion.pkey_index = qp.attributes.pkey_index;
+  qp.rq_taken = false;
+  CompletionQueue& cq = *qp.receive_cq;
+  if (!qp.holding && qp.type == QpType::kRc && completion.status == WorkStatus::kSuccess) {
+    qp.holding = true;
+    qp.hold_position = cq.staged;
+    qp.next_holding = holding_;
+    holding_ = &qp;
+  }
+  complete(cq, completion);
+}
+
+void Device::publish_completions() {
+  for (CompletionQueue* cq = dirty_; cq != nullptr; cq = cq->next_dirty) cq->limit = cq->staged;
+  for (QueuePair** link = &holding_; *link != nullptr;) {
+    QueuePair& qp = **link;
+    RcMachines* rc = qp.rc();
+    const bool waits = !dead() && qp.now_state() != QpState::kError && rc != nullptr && rc->responder.owes_acknowledge();
+    if (waits) {
+      CompletionQueue& cq = *qp.receive_cq;
+      if (before(qp.hold_position, cq.limit)) cq.limit = qp.hold_position;
+      link = &qp.next_holding;
+    } else {
+      qp.holding = false;
+      *link = qp.next_holding;
+    }
+  }
+  for (CompletionQueue** link = &dirty_; *link != nullptr;) {
+    CompletionQueue& cq = **link;
+    if (before(cq.visible, cq.limit)) {
+      cq.visible = cq.limit;
+      cq.sink->publish(cq.visible);
+      if (cq.armed == Armed::kAny || (cq.armed == Armed::kSolicited && cq.solicited_staged)) announce(cq);
+    }
+    if (cq.visible == cq.staged) {
+      cq.solicited_staged = false;
+      cq.dirty = false;
+      *link = cq.next_dirty;
+    } else {
+      link = &cq.next_dirty;
+    }
+  }
+}
+
+/// One event, then disarmed. A channel whose reader sleeps over hundreds of events is full; what it is owed is kept per
+/// CQ, as the kernel's list would.
+void Device::announce(CompletionQueue& cq) {
+  cq.armed = Armed::kNo;
+  if (cq.channel == nullptr) return;
+  if (cq.events_owed == 0 && cq.channel->send(&cq.user_handle, sizeof cq.user_handle)) {
+    ++cq.events_queued;
+    return;
+  }
+  if (cq.channel->abandoned()) return;
+  if (cq.events_owed++ == 0) ++cqs_owed_;
+}
+
+bool Device::retry_announcements() {
+  const uint32_t scan = cqs_.high_water();
+  for (uint32_t i = 0; i < scan && cqs_owed_ != 0; ++i) {
+    CompletionQueue* cq = cqs_.at(i);
+    if (cq == nullptr || cq->events_owed == 0) continue;
+    while (cq->events_owed != 0 && cq->channel->send(&cq->user_handle, sizeof cq->user_handle)) {
+      ++cq->events_queued;
+      --cq->events_owed;
+    }
+    if (cq->events_owed != 0 && cq->channel->abandoned()) cq->events_owed = 0;
+    if (cq->events_owed == 0) --cqs_owed_;
+  }
+  return cqs_owed_ == 0;
+}
+
+}  // namespace weft::nic

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the messages of the attach channel do. Every field is a stranger's word and is checked before it is used.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+#include "nic/host/attach_server.h"
+#include "nic/host/port_memory.h"
+#include "protocols/base/assert.h"
+
+namespace weft::host {
+namespace {
+
+using attach::MessageType;
+
+constexpr uint32_t kQpnMask = 0xFFFFFF;
+constexpr uint32_t kQpStateDestroyed = 7;
+constexpr uint32_t kLastQpState = 7;
+
+template <typename T>
+T message_as(const std::array<uint8_t, attach::kMessageBytes>& bytes) {
+  static_assert(attach::kIsMessage<T>);
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+/// A name for people: printable, ended, at most what the field holds.
+std::string printable(const char* text, size_t size) {
+  std::string clean;
+  for (size_t i = 0; i < size && text[i] != '\0'; ++i) {
+    clean += text[i] > ' ' && text[i] < 127 ? text[i] : '?';
+  }
+  return clean.empty() ? "?" : clean;
+}
+
+Gid gid_of(const uint8_t (&raw)[16]) {
+  Gid gid;
+  std::memcpy(gid.data(), raw, gid.size());
+  return gid;
+}
+
+int send_with_descriptors(int socket, const attach::Welcome& welcome, std::span<const int> descriptors) {
+  iovec part{const_cast<attach::Welcome*>(&welcome), sizeof welcome};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * static_cast<size_t>(attach::WelcomeDescriptor::kCount))] = {};
+  WEFT_ASSERT(CMSG_SPACE(descriptors.size_bytes()) <= sizeof control);
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+  cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+  std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof welcome) ? 0 : errno;
+}
+
+}  // namespace
+
+bool AttachServer::handle(Channel& channel, const Message& message, Instant now) {
+  const auto head = [&message] {
+    attach::MessageHead h;
+    std::memcpy(&h, message.data(), sizeof h);
+    return h;
+  }();
+  if (head.type == MessageType::kHello) return on_hello(channel, message_as<attach::Hello>(message), now);
+  if (!channel.attached) return drop(channel, "did not begin with HELLO", now);
+  switch (head.type) {
+    case MessageType::kResolve:
+      return on_resolve(channel, message_as<attach::Resolve>(message), now);
+    case MessageType::kMulticast:
+      return on_multicast(channel, message_as<attach::Multicast>(message), now);
+    case MessageType::kQpState:
+      return on_qp_state(channel, message_as<attach::QpState>(message), now);
+    case MessageType::kCounters:
+      return on_counters(channel, message_as<attach::Counters>(message), now);
+    case MessageType::kBye:
+      end(channel, false, now);
+      return false;
+    default:
+      return drop(channel, "sent a message of unknown type " + std::to_string(static_cast<uint32_t>(head.type)), now);
+  }
+}
+
+bool AttachServer::on_hello(Channel& channel, const attach::Hello& hello, Instant now) {
+  if (channel.attached) return drop(channel, "said HELLO twice", now);
+  if (hello.version != attach::kAttachVersion) {
+    return refuse(channel, EPROTO,
+                  "libweft.so speaks version " + std::to_string(hello.version) + " of the attach protocol, the daemon version " +
+                      std::to_string(attach::kAttachVersion) + ": two installations of weft are mixed; weft down, then weft up with the right one",
+                  now);
+  }
+  const uint32_t nics = hello.nic_count == 0 ? plan_.nics() : std::min(hello.nic_count, plan_.nics());
+  return give_seat(channel, hello, nics, now);
+}
+
+bool AttachServer::give_seat(Channel& channel, const attach::Hello& hello, uint32_t nics, Instant now) {
+  const auto listener = std::find_if(listeners_.begin(), listeners_.end(),
+                                     [&channel](const auto& l) { return l->host == channel.host; });
+  WEFT_ASSERT(listener != listeners_.end());
+  const std::optional<uint32_t> range = (*listener)->ranges.take(now);
+  if (!range) {
+    return refuse(channel, EAGAIN,
+                  "all 1023 QPN ranges of " + (*listener)->name + " are in use or resting; a range rests 60 s after its program ended", now);
+  }
+  Seat seat;
+  seat.id = take_seat_id();
+  seat.host = channel.host;
+  seat.pid = channel.pid;
+  seat.uid = channel.uid;
+  seat.nics = nics;
+  seat.range = *range;
+  seat.run_id = hello.run_id;
+  seat.program = printable(hello.program, sizeof hello.program);
+  for (uint32_t nic = 0; nic < nics; ++nic) {
+    const int error = attach_nic(channel, seat, nic, hello.head.tag);
+    if (error == 0) continue;
+    for (uint32_t done = 0; done < nic; ++done) sink_.detach(seat.id, done, true);
+    (*listener)->ranges.give_back(*range, now);
+    free_seats_.push_back(seat.id);
+    if (error == EPIPE || error == ECONNRESET) {
+      end(channel, true, now);
+      return false;
+    }
+    const bool descriptors = error == EMFILE || error == ENFILE || error == ETOOMANYREFS;
+    return refuse(channel, error,
+                  descriptors ? "the daemon has no file descriptors left; raise its limit (ulimit -n) and start it again"
+                              : "the daemon cannot make a port: " + std::string(std::strerror(error)),
+                  now);
+  }
+  channel.attached = true;
+  channel.seat = seat.id;
+  --silent_[channel.host];
+  ++statistics_.attached;
+  RunRecord& run = run_of(seat.run_id);
+  ++run.attachments;
+  run.last_program = seat.program;
+  log("attached " + seat.program + " (process " + std::to_string(seat.pid) + ") on " + (*listener)->name + ", seat " +
+      std::to_string(seat.id));
+  seats_.emplace(seat.id, std::move(seat));
+  return true;
+}
+
+int AttachServer::attach_nic(Channel& channel, const Seat& seat, uint32_t nic, uint32_t tag) {
+  SeatPort port;
+  port.host = seat.host;
+  port.nic = nic;
+  port.seat = seat.id;
+  port.qpn_base = seat.range << kQpnRangeLog2;
+  port.layout = attach::port_layout(settings_.tx_slots, settings_.rx_slots, settings_.slot_payload);
+  PortMemory memory;
+  int error = memory.create(port.layout, status_fd_);
+  if (error != 0) return error;
+  port.memory = memory.ours().memory;
+  port.notices = memory.ours().notices;
+  port.kick_read = memory.ours().kick_read;
+  port.kick_write = memory.ours().kick_write;
+  // First into the fabric, then to the process: what it publishes at once must find somebody.
+  error = sink_.attach(port);
+  if (error != 0) return error;
+  memory.release_ours();
+  error = send_with_descriptors(channel.fd, welcome_of(seat, nic, tag), memory.client_fds());
+  if (error != 0) sink_.detach(seat.id, nic, true);
+  return error;
+}
+
+attach::Welcome AttachServer::welcome_of(const Seat& seat, uint32_t nic, uint32_t tag) const {
+  const NicIdentity id = plan_.nic(seat.host, nic);
+  attach::Welcome w{};
+  w.head = {MessageType::kWelcome, tag};
+  w.version = attach::kAttachVersion;
+  w.seat = seat.id;
+  w.nic = nic;
+  w.nic_count = seat.nics;
+  w.qpn_base = seat.range << kQpnRangeLog2;
+  w.qpn_log2 = kQpnRangeLog2;
+  w.tx_slots = settings_.tx_slots;
+  w.rx_slots = settings_.rx_slots;
+  w.slot_payload = settings_.slot_payload;
+  w.port_bytes = attach::port_layout(settings_.tx_slots, settings_.rx_slots, settings_.slot_payload).total;
+  std::copy(id.mac.begin(), id.mac.end(), w.mac);
+  w.active_mtu = settings_.active_mtu;
+  w.gid_count = kGidCount;
+  w.ipv4 = id.ipv4;
+  w.node_guid = id.guid;
+  for (uint32_t i = 0; i < kGidCount; ++i) std::copy(id.gids[i].begin(), id.gids[i].end(), w.gids[i]);
+  w.rate_bps = id.rate_bps;
+  w.flags = settings_.strict_timers ? attach::kWelcomeStrictTimers : 0;
+  // Modest, because test suites allocate up to what is advertised; perftest's UD and UC depths need 16384 (nic_rules 7).
+  w.max_qp = 4096;
+  w.max_qp_wr = 16384;
+  w.max_cq = 4096;
+  w.max_cqe = 32767;
+  w.max_mr = 8192;
+  w.max_pd = 1024;
+  w.max_ah = 1024;
+  w.max_srq = 1024;
+  w.max_qp_rd_atom = 128;
+  const std::string device = id.device();
+  std::copy_n(device.data(), std::min(device.size(), sizeof w.device - 1), w.device);
+  return w;
+}
+
+bool AttachServer::on_resolve(Channel& channel, const attach::Resolve& resolve, Instant now) {
+  if (resolve.nic >= seats_.at(channel.seat).nics) return drop(channel, "named a NIC that it does not have", now);
+  attach::Resolved resolved{};
+  resolved.head = {MessageType::kResolved, resolve.head.tag};
+  const Gid gid = gid_of(resolve.gid);
+  if (const auto owner = plan_.find(gid)) {
+    std::copy(owner->mac.begin(), owner->mac.end(), resolved.mac);
+  } else if (const auto group = multicast_mac(gid)) {
+    std::copy(group->begin(), group->end(), resolved.mac);
+  } else {
+    resolved.error = ETIMEDOUT;  // what an unanswered ARP ends in
+  }
+  return answer(channel, &resolved, now);
+}
+
+bool AttachServer::on_multicast(Channel& channel, const attach::Multicast& multicast, Instant now) {
+  const Seat& seat = seats_.at(channel.seat);
+  if (multicast.nic >= seat.nics || multicast.join > 1 || ((multicast.qpn & kQpnMask) >> kQpnRangeLog2) != seat.range) {
+    return drop(channel, "sent a malformed MCAST message", now);
+  }
+  attach::Resolved resolved{};
+  resolved.head = {MessageType::kResolved, multicast.head.tag};
+  // The switch does not replicate yet; saying so beats a group that stays silent.
+  resolved.error = multicast_mac(gid_of(multicast.gid)) ? EOPNOTSUPP : EINVAL;
+  return answer(channel, &resolved, now);
+}
+
+bool AttachServer::on_qp_state(Channel& channel, const attach::QpState& qp, Instant now) {
+  Seat& seat = seats_.at(channel.seat);
+  if (qp.nic >= seat.nics || qp.state > kLastQpState || qp.qpn > kQpnMask || (qp.qpn >> kQpnRangeLog2) != seat.range) {
+    return drop(channel, "told the state of a QP that it cannot have", now);
+  }
+  if (qp.state == kQpStateDestroyed) {
+    seat.qps.erase(qp.qpn);
+    return true;
+  }
+  const auto [it, is_new] = seat.qps.try_emplace(qp.qpn);
+  if (is_new) ++run_of(seat.run_id).qps;
+  it->second = QpRecord{qp.nic, qp.state, qp.type, qp.peer_qpn & kQpnMask, qp.mtu, gid_of(qp.peer_gid)};
+  return true;
+}
+
+bool AttachServer::on_counters(Channel& channel, const attach::Counters& counters, Instant now) {
+  Seat& seat = seats_.at(channel.seat);
+  if (counters.nic >= seat.nics || counters.count > std::size(counters.value)) {
+    return drop(channel, "sent a malformed COUNTERS message", now);
+  }
+  seat.counters.assign(counters.value, counters.value + counters.count);
+  return true;
+}
+
+}  // namespace weft::host

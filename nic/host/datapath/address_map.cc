@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/host/datapath/address_map.h"
+
+#include <algorithm>
+
+namespace weft::nic {
+
+bool AddressMap::build(const std::vector<EndpointAddress>& addresses) {
+  constexpr uint32_t kMaxSpan = 1u << 20;
+  addresses_ = addresses;
+  by_offset_.clear();
+  by_interface_id_.clear();
+  if (addresses.empty()) return true;
+  const auto [low, high] = std::minmax_element(addresses.begin(), addresses.end(),
+                                               [](const auto& a, const auto& b) { return a.ipv4 < b.ipv4; });
+  first_ = low->ipv4;
+  if (high->ipv4 - first_ >= kMaxSpan) return false;
+  by_offset_.assign(high->ipv4 - first_ + 1, UINT32_MAX);
+  for (uint32_t i = 0; i < addresses.size(); ++i) {
+    uint32_t& entry = by_offset_[addresses[i].ipv4 - first_];
+    if (entry != UINT32_MAX) return false;
+    entry = i;
+    by_interface_id_.emplace_back(eui64_of_mac(addresses[i].mac), i);
+  }
+  std::sort(by_interface_id_.begin(), by_interface_id_.end());
+  return std::adjacent_find(by_interface_id_.begin(), by_interface_id_.end(), [](const auto& a, const auto& b) {
+           return a.first == b.first;
+         }) == by_interface_id_.end();
+}
+
+uint32_t AddressMap::find(const GidBytes& gid) const {
+  if (gid_is_ipv4(gid)) return find(ipv4_of_gid(gid));
+  if (gid[0] != 0xFE || gid[1] != 0x80) return UINT32_MAX;
+  uint64_t id = 0;
+  for (unsigned i = 8; i < 16; ++i) id = id << 8 | gid[i];
+  const auto found = std::lower_bound(by_interface_id_.begin(), by_interface_id_.end(), std::pair{id, 0u});
+  if (found == by_interface_id_.end() || found->first != id) return UINT32_MAX;
+  return gid == link_local_gid(addresses_[found->second].mac) ? found->second : UINT32_MAX;
+}
+
+}  // namespace weft::nic

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who owns an address: dense endpoint (NIC) index from an IPv4 address or a link-local GID. Asked once per frame, at its
+// ingress; after that only the index travels.
+//
+// IPv4 is a table over the fabric's address range, link-local addresses (GID 0) are found by the MAC inside. Built once.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "protocols/wire/ethernet.h"
+#include "protocols/wire/gid.h"
+
+namespace weft::nic {
+
+struct EndpointAddress {
+  MacAddress mac{};
+  uint32_t ipv4 = 0;  ///< host order
+};
+
+class AddressMap {
+ public:
+  /// Endpoint i has addresses[i]. False: two endpoints share an address, or they span more than 2^20 addresses.
+  [[nodiscard]] bool build(const std::vector<EndpointAddress>& addresses);
+
+  /// UINT32_MAX (kNoEndpoint): nobody.
+  uint32_t find(uint32_t ipv4) const {
+    const uint32_t offset = ipv4 - first_;
+    return offset < by_offset_.size() ? by_offset_[offset] : UINT32_MAX;
+  }
+  uint32_t find(const GidBytes& gid) const;
+  uint32_t ipv4(uint32_t endpoint) const { return addresses_[endpoint].ipv4; }
+
+ private:
+  std::vector<EndpointAddress> addresses_;
+  std::vector<uint32_t> by_offset_;
+  uint32_t first_ = 0;
+  std::vector<std::pair<uint64_t, uint32_t>> by_interface_id_;  ///< sorted
+};
+
+}  // namespace weft::nic

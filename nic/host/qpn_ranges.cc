@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/host/qpn_ranges.h"
+
+#include <algorithm>
+
+#include "protocols/base/assert.h"
+
+namespace weft::host {
+
+QpnRanges::QpnRanges(uint32_t first) : next_(1 + (first - 1) % (kQpnRanges - 1)) { WEFT_ASSERT(first >= 1); }
+
+std::optional<uint32_t> QpnRanges::take(Instant now) {
+  for (uint32_t tried = 1; tried < kQpnRanges; ++tried) {
+    const uint32_t candidate = next_;
+    next_ = next_ + 1 == kQpnRanges ? 1 : next_ + 1;
+    Range& range = ranges_[candidate];
+    if (range.used || range.free_from > now) continue;
+    range.used = true;
+    ++in_use_;
+    return candidate;
+  }
+  return std::nullopt;
+}
+
+void QpnRanges::give_back(uint32_t range, Instant now) {
+  WEFT_ASSERT(range >= 1 && range < kQpnRanges && ranges_[range].used);
+  ranges_[range].used = false;
+  ranges_[range].free_from = now + kQuarantine;
+  --in_use_;
+}
+
+Instant QpnRanges::next_free() const {
+  Instant first = kNever;
+  for (uint32_t r = 1; r < kQpnRanges; ++r) {
+    if (!ranges_[r].used) first = std::min(first, ranges_[r].free_from);
+  }
+  return first;
+}
+
+}  // namespace weft::host

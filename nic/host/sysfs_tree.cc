@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nic/host/sysfs_tree.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace weft::host {
+namespace {
+
+constexpr uint32_t kUverbsMajor = 231;
+constexpr uint32_t kUverbsMinor = 192;
+
+/// Writes files below a root; remembers the first error and does nothing after it.
+class TreeWriter {
+ public:
+  explicit TreeWriter(std::string root) : root_(std::move(root)) {}
+
+  void directory(const std::string& path) {
+    if (!error_.empty()) return;
+    const std::string full = root_ + path;
+    if (mkdir(full.c_str(), 0755) != 0 && errno != EEXIST) fail("make", full);
+  }
+
+  /// Appends the newline. In one write, because readers take a file in one read.
+  void file(const std::string& path, const std::string& value) {
+    if (!error_.empty()) return;
+    const std::string full = root_ + path;
+    const std::string content = value + "\n";
+    const int fd = open(full.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0) return fail("write", full);
+    if (write(fd, content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
+        ftruncate(fd, static_cast<off_t>(content.size())) != 0) {
+      fail("write", full);
+    }
+    close(fd);
+  }
+
+  const std::string& error() const { return error_; }
+
+ private:
+  void fail(const char* verb, const std::string& path) {
+    error_ = std::string("cannot ") + verb + " " + path + ": " + std::strerror(errno);
+  }
+
+  std::string root_;
+  std::string error_;
+};
+
+void write_device(TreeWriter& tree, const std::string& device_path, const std::string& host_name, const NicIdentity& nic) {
+  tree.directory(device_path);
+  tree.file(device_path + "/node_type", "1: CA");
+  tree.file(device_path + "/node_guid", text_of_guid(nic.guid));
+  tree.file(device_path + "/sys_image_guid", text_of_guid(nic.guid));
+  tree.file(device_path + "/fw_ver", "0.0.0");
+  tree.file(device_path + "/hca_type", "weft");
+  tree.file(device_path + "/board_id", "weft");
+  tree.file(device_path + "/node_desc", host_name + " " + nic.device());
+  tree.directory(device_path + "/ports");
+  tree.directory(device_path + "/ports/1");
+}
+
+void write_port(TreeWriter& tree, const std::string& port, const NicIdentity& nic) {
+  tree.file(port + "/state", "4: ACTIVE");
+  tree.file(port + "/phys_state", "5: LinkUp");
+  tree.file(port + "/rate", text_of_rate(nic.rate_bps));
+  tree.file(port + "/lid", "0x0");
+  tree.file(port + "/sm_lid", "0x0");
+  tree.file(port + "/sm_sl", "0");
+  tree.file(port + "/lid_mask_count", "0");
+  tree.file(port + "/cap_mask", "0x00010000");  // CM supported, as the kernel's rxe says
+  tree.file(port + "/link_layer", "Ethernet");
+  for (const char* folder : {"/gids", "/gid_attrs", "/gid_attrs/types", "/gid_attrs/ndevs", "/pkeys"}) tree.directory(port + folder);
+  for (uint32_t i = 0; i < kGidCount; ++i) {
+    const std::string index = std::to_string(i);
+    tree.file(port + "/gids/" + index, text_of_gid(nic.gids[i]));
+    tree.file(port + "/gid_attrs/types/" + index, "RoCE v2");
+    tree.file(port + "/gid_attrs/ndevs/" + index, nic.netdev());
+  }
+  tree.file(port + "/pkeys/0", "0xffff");
+}
+
+// Data counters count words of 4 octets: IBTA Vol 1, 16.1.3.5, PortXmitData.
+void write_counters(TreeWriter& tree, const std::string& port, const PortCounters& c) {
+  const std::string folder = port + "/counters/";
+  tree.directory(port + "/counters");
+  tree.file(folder + "port_xmit_data", std::to_string(c.tx_bytes / 4));
+  tree.file(folder + "port_rcv_data", std::to_string(c.rx_bytes / 4));
+  tree.file(folder + "port_xmit_packets", std::to_string(c.tx_packets));
+  tree.file(folder + "port_rcv_packets", std::to_string(c.rx_packets));
+  tree.file(folder + "unicast_xmit_packets", std::to_string(c.tx_packets));
+  tree.file(folder + "unicast_rcv_packets", std::to_string(c.rx_packets));
+  tree.file(folder + "port_rcv_errors", std::to_string(c.rx_errors));
+  tree.file(folder + "port_xmit_discards", std::to_string(c.tx_discards));
+  for (const char* never : {"symbol_error", "link_error_recovery", "link_downed", "port_rcv_remote_physical_errors",
+                            "port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_rcv_constraint_errors",
+                            "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped",
+                            "port_xmit_wait", "multicast_xmit_packets", "multicast_rcv_packets"}) {
+    tree.file(folder + never, "0");
+  }
+  tree.directory(port + "/hw_counters");
+  tree.file(port + "/hw_counters/sent_pkts", std::to_string(c.tx_packets));
+  tree.file(port + "/hw_counters/rcvd_pkts", std::to_string(c.rx_packets));
+}
+
+}  // namespace
+
+std::string text_of_rate(uint64_t rate_bps) {
+  struct Speed {
+    uint64_t gigabits;
+    const char* text;
+  };
+  static constexpr Speed kSpeeds[] = {{10, "10 Gb/sec (4X SDR)"},   {25, "25 Gb/sec (1X EDR)"},   {40, "40 Gb/sec (4X QDR)"},
+                                      {50, "50 Gb/sec (1X HDR)"},   {56, "56 Gb/sec (4X FDR)"},   {100, "100 Gb/sec (4X EDR)"},
+                                      {200, "200 Gb/sec (4X HDR)"}, {400, "400 Gb/sec (4X NDR)"}, {800, "800 Gb/sec (8X NDR)"}};
+  for (const Speed& speed : kSpeeds) {
+    if (rate_bps <= speed.gigabits * 1'000'000'000) return speed.text;
+  }
+  return kSpeeds[std::size(kSpeeds) - 1].text;
+}
+
+std::string write_sysfs_tree(const std::string& root, const std::string& host_name, std::span<const NicIdentity> nics) {
+  TreeWriter tree(root);
+  tree.directory("");
+  tree.directory("/class");
+  tree.directory("/class/infiniband_verbs");
+  tree.directory("/class/infiniband");
+  tree.file("/class/infiniband_verbs/abi_version", "6");
+  for (const NicIdentity& nic : nics) {
+    const std::string uverbs = "/class/infiniband_verbs/uverbs" + std::to_string(nic.nic);
+    tree.directory(uverbs);
+    tree.file(uverbs + "/ibdev", nic.device());
+    tree.file(uverbs + "/dev", std::to_string(kUverbsMajor) + ":" + std::to_string(kUverbsMinor + nic.nic));
+    tree.file(uverbs + "/abi_version", "2");
+    const std::string device = "/class/infiniband/" + nic.device();
+    write_device(tree, device, host_name, nic);
+    write_port(tree, device + "/ports/1", nic);
+    write_counters(tree, device + "/ports/1", PortCounters{});
+  }
+  return tree.error();
+}
+
+std::string update_counters(const std::string& root, const NicIdentity& nic, const PortCounters& counters) {
+  TreeWriter tree(root);
+  write_counters(tree, "/class/infiniband/" + nic.device() + "/ports/1", counters);
+  return tree.error();
+}
+
+}  // namespace weft::host

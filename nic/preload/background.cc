@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The background thread: sleeps until the daemon kicks, the attach socket has something, a deadline comes, or a command
+// asks; then runs the engine once (nic_rules 3). It is what drives the NIC of a program that computes, sleeps or spins
+// on memory. The daemon decides when that is needed, so a pass here does not count as polling.
+#include <errno.h>
+#include <sys/prctl.h>
+
+#include "nic/preload/clock.h"
+#include "nic/preload/guest.h"
+#include "nic/preload/syscalls.h"
+
+namespace weft::preload {
+
+void Guest::pass() {
+  const Instant now = read_clock();
+  for (uint32_t i = 0; i < attachment_.nic_count; ++i) devices_[i]->try_progress(now);
+}
+
+// Nanoseconds to sleep, -1 for ever, or -2: something came up meanwhile.
+int64_t Guest::prepare_sleep() {
+  thread_sleeps_.store(1, std::memory_order_seq_cst);
+  bool safe = true;
+  Instant deadline = kNever;
+  for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
+    safe = devices_[i]->prepare_sleep() && safe;
+    const Instant due = devices_[i]->next_deadline();
+    if (due < deadline) deadline = due;
+  }
+  if (!safe) return -2;
+  if (deadline == kNever) return -1;
+  const Duration left = deadline - read_clock();
+  // Rounded up: waking a fraction of a nanosecond early would spin until the deadline.
+  return left <= Duration::zero() ? -2 : left.count() / 1000 + 1;
+}
+
+void Guest::drain_kicks() {
+  char bytes[64];
+  for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
+    const int fd = attachment_.nics[i].kick_read.load();
+    while (raw::read(fd, bytes, sizeof bytes) == static_cast<long>(sizeof bytes)) {
+    }
+  }
+  uint64_t count;
+  raw::read(wake_fd_.load(), &count, sizeof count);
+}
+
+void Guest::receive_messages() {
+  union {
+    attach::MessageHead head;
+    attach::Resolved resolved;
+    attach::Event event;
+    uint8_t bytes[attach::kMessageBytes];
+  } message;
+  for (;;) {
+    const long size =
+        raw::call(SYS_recvfrom, attachment_.socket.load(), message.bytes, sizeof message.bytes, MSG_DONTWAIT, nullptr,
+                  nullptr);
+    if (size == -EAGAIN || size == -EINTR) return;
+    if (size != attach::kMessageBytes) {
+      daemon_died();
+      return;
+    }
+    if (message.head.type == attach::MessageType::kResolved && message.head.tag == awaited_tag_.load()) {
+      answer_ = message.resolved;
+      answered_.store(1, std::memory_order_release);
+      raw::futex_wake(&answered_, 1);
+    } else if (message.head.type == attach::MessageType::kEvent && message.event.nic < attachment_.nic_count) {
+      devices_[message.event.nic]->dispatch_event(message.event.event, message.event.port);
+    }
+  }
+}
+
+// Every QP goes to ERR and its work is flushed; the programs hear DEVICE_FATAL. Who waits for an answer gives up.
+void Guest::daemon_died() {
+  daemon_gone_.store(true, std::memory_order_release);
+  answered_.store(answered_.load());
+  raw::futex_wake(&answered_, 1);
+  for (uint32_t i = 0; i < attachment_.nic_count; ++i) devices_[i]->fatal(read_clock());
+}
+
+void Guest::run_background() {
+  raw::call(SYS_prctl, PR_SET_NAME, "weft-nic");
+  pollfd entries[attach::kMaxNicsPerHost + 2];
+  for (;;) {
+    pass();
+    const int64_t sleep_ns = prepare_sleep();
+    if (sleep_ns != -2) {
+      size_t count = 0;
+      entries[count++] = {wake_fd_.load(), POLLIN, 0};
+      entries[count++] = {daemon_gone() ? -1 : attachment_.socket.load(), POLLIN, 0};
+      for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
+        entries[count++] = {daemon_gone() ? -1 : attachment_.nics[i].kick_read.load(), POLLIN, 0};
+      }
+      raw::poll(entries, count, sleep_ns);
+    } else {
+      // Somebody polls inline and holds the engine, or came in between: let it.
+      raw::sched_yield();
+    }
+    thread_sleeps_.store(0, std::memory_order_seq_cst);
+    for (uint32_t i = 0; i < attachment_.nic_count; ++i) devices_[i]->woke();
+    drain_kicks();
+    if (!daemon_gone()) receive_messages();
+  }
+}
+
+}  // namespace weft::preload

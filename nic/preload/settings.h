@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `weft run HOST` tells its programs by environment, read once, at the first use.
+//
+//   WEFT_RUN     run folder of the fabric          WEFT_HOST    name of the host the program runs on
+//   WEFT_RUN_ID  number of this `weft run`         WEFT_NAME    name of the fabric, for messages
+//   WEFT_INLINE  0: the background thread alone drives the NIC (DECISIONS 20)
+// Without WEFT_RUN and WEFT_HOST libweft is inert: every wrapper passes through.
+#pragma once
+
+#include <stdint.h>
+
+namespace weft::preload {
+
+inline constexpr unsigned kMaxRunFolder = 160;
+inline constexpr unsigned kMaxHostName = 64;
+
+struct Settings {
+  bool active = false;
+  bool inline_progress = true;
+  uint64_t run_id = 0;
+  char run[kMaxRunFolder] = {};
+  char host[kMaxHostName] = {};
+  char fabric[kMaxHostName] = {};
+};
+
+/// Cheap after the first call. Never fails: settings that do not fit make libweft inert, with one line.
+const Settings& settings();
+
+/// Writes one line, "weft: " + text + newline, on standard error. errno is untouched.
+void say(const char* text);
+
+}  // namespace weft::preload

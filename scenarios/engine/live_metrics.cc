@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The live fabric's counters in the registry's vocabulary: name, labels, value (DECISIONS 31). Zeros of classes that
+// were never used are left out; a priority's or a reason's first use brings its samples.
+#include "scenarios/engine/live_fabric.h"
+
+namespace weft::engine {
+namespace {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+class Samples {
+ public:
+  explicit Samples(std::vector<MetricSample>& out) : out_(out) {}
+  void add(const char* name, Labels labels, uint64_t value, bool always = true) {
+    if (value != 0 || always) out_.push_back({name, std::move(labels), value});
+  }
+
+ private:
+  std::vector<MetricSample>& out_;
+};
+
+Labels with(Labels labels, const char* key, std::string value) {
+  labels.emplace_back(key, std::move(value));
+  return labels;
+}
+
+void nic_samples(Samples& out, const Labels& nic, const nic::NicCounters& c) {
+  for (uint32_t p = 0; p < kPriorityCount; ++p) {
+    const Labels labels = with(nic, "priority", std::to_string(p));
+    const bool always = p == 0;
+    out.add("nic_tx_packets", labels, c.tx_packets[p], always);
+    out.add("nic_tx_bytes", labels, c.tx_bytes[p], always);
+    out.add("nic_rx_packets", labels, c.rx_packets[p], always);
+    out.add("nic_rx_bytes", labels, c.rx_bytes[p], always);
+    out.add("nic_pauses", labels, c.pauses[p], false);
+  }
+  for (uint32_t r = 1; r < kDropReasons; ++r) {
+    out.add("nic_drops", with(nic, "reason", drop_reason_name(static_cast<DropReason>(r))), c.drops[r], false);
+  }
+  out.add("nic_receiver_stalls", nic, c.stalls, false);
+}
+
+void port_samples(Samples& out, const Labels& port, const fabric::SwitchCore& core, fabric::SwitchPort index) {
+  for (uint8_t p = 0; p < kPriorityCount; ++p) {
+    const Labels labels = with(port, "priority", std::to_string(p));
+    const bool always = p == 0;
+    const fabric::IngressClass& in = core.ingress(index, p);
+    const fabric::EgressQueue& queue = core.queue(index, p);
+    out.add("switch_rx_packets", labels, in.packets, always);
+    out.add("switch_rx_bytes", labels, in.bytes, always);
+    out.add("switch_xoffs", labels, in.xoffs, false);
+    out.add("switch_tx_packets", labels, queue.packets, always);
+    out.add("switch_tx_bytes", labels, queue.bytes, always);
+    out.add("switch_queue_bytes", labels, queue.held_bytes, always);
+    out.add("switch_queue_max_bytes", labels, queue.max_bytes, always);
+    out.add("switch_paused", labels, queue.pauses, false);
+  }
+  for (uint32_t r = 1; r < kDropReasons; ++r) {
+    const DropReason reason = static_cast<DropReason>(r);
+    out.add("switch_drops", with(port, "reason", drop_reason_name(reason)), core.drops(index, reason), false);
+  }
+}
+
+}  // namespace
+
+std::vector<MetricSample> LiveFabric::metrics() const {
+  std::vector<MetricSample> samples;
+  Samples out(samples);
+  uint64_t attached = 0;
+  uint64_t draining = 0;
+  for (const auto& seat : seats_) {
+    if (seat != nullptr) ++(seat->state == SeatState::kAttached ? attached : draining);
+  }
+  out.add("process_ports", {}, attached);
+  out.add("seats_draining", {}, draining);
+  for (uint32_t i = 0; i < endpoints_.size(); ++i) {
+    const Endpoint& e = endpoints_[i];
+    const std::string& host = plan_.hosts[e.host].name;
+    nic_samples(out, {{"host", host}, {"nic", "rxe" + std::to_string(e.nic_index)}}, e.nic->counters());
+    port_samples(out, {{"switch", plan_.switch_name}, {"port", std::to_string(i)}}, *switch_,
+                 static_cast<fabric::SwitchPort>(i));
+    for (const LinkDirection* link : {&e.up, &e.down}) {
+      out.add("link_packets", {{"link", link->name}}, link->packets);
+      out.add("link_bytes", {{"link", link->name}}, link->bytes);
+      out.add("link_drops", {{"link", link->name}, {"reason", "link_drop"}}, link->drops, false);
+    }
+  }
+  out.add("packets_live", {}, store_.arena().live());
+  out.add("packets_parked", {}, store_.parked());
+  out.add("park_failures", {}, store_.park_failures());
+  out.add("packet_memory_in_use", {}, store_.memory().in_use());
+  out.add("capture_lost_frames", {}, tap_.lost());
+  return samples;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Two (or more) NICs in one process for tests: ports in plain memory, a daemon made of a loop, time that only moves when
+// a test moves it, and a client that speaks the uverbs ABI as libibverbs and the rxe provider do.
+//
+//   Rig rig(2);                         NICs 0 and 1, IPv4 198.18.0.1 and .2
+//   Client a(rig, 0), b(rig, 1);
+//   rig.run([&] { return ...; });       steps (daemon, every device, 1 us) until true; false after `limit` steps
+#pragma once
+
+#include <netinet/in.h>
+#include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_rxe.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nic/abi/context.h"
+#include "nic/engine/device.h"
+#include "protocols/attach/process_port.h"
+#include "protocols/wire/roce_frame.h"
+
+namespace weft::test {
+
+class Rig;
+
+class TestPlatform final : public nic::Platform {
+ public:
+  explicit TestPlatform(Rig& rig) : rig_(rig) {}
+  int resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) override;
+  int map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) override;
+  void unmap_ring(const nic::RingMemory& ring) override;
+  void object_seen(char kind, uint64_t) override { seen += kind; }
+  void wake_thread() override { ++wakes; }
+  void qp_state(uint32_t, uint32_t, uint32_t state, uint32_t, uint32_t, const nic::Gid&) override { last_state = state; }
+
+  std::string seen;
+  uint32_t wakes = 0;
+  uint32_t last_state = 99;
+  int64_t rings_mapped = 0;
+
+ private:
+  Rig& rig_;
+};
+
+struct RigOptions {
+  uint32_t tx_slots = 256;
+  uint32_t rx_slots = 256;
+  uint32_t qpn_log2 = 14;
+  uint32_t flags = 0;
+  uint8_t active_mtu = 5;
+};
+
+/// A NIC with its port, both ends of it.
+struct Node {
+  uint32_t index = 0;
+  attach::Welcome welcome{};
+  attach::PortLayout layout{};
+  uint8_t* memory = nullptr;
+  std::unique_ptr<attach::StatusPage> status;
+  std::unique_ptr<attach::NoticeRing> notices;
+  attach::ProcessPort port;
+  std::unique_ptr<TestPlatform> platform;
+  nic::Device* device = nullptr;
+  int kick[2] = {-1, -1};
+  // The daemon's end.
+  uint32_t tx_consumer[attach::kPriorities] = {};
+  uint32_t tx_return_producer = 0;
+  uint32_t rx_producer = 0;
+  uint32_t rx_return_consumer = 0;
+  std::vector<uint32_t> rx_free;
+  uint64_t frames_from[attach::kPriorities] = {};
+
+  attach::PortControl* control() { return reinterpret_cast<attach::PortControl*>(memory); }
+};
+
+class Rig {
+ public:
+  explicit Rig(uint32_t nodes, const RigOptions& options = {});
+  ~Rig();
+
+  Node& node(uint32_t i) { return *nodes_[i]; }
+  nic::Device& device(uint32_t i) { return *nodes_[i]->device; }
+  uint32_t nodes() const { return static_cast<uint32_t>(nodes_.size()); }
+
+  /// One round of the daemon, one pass of every device, one microsecond.
+  void step();
+  bool run(const std::function<bool()>& done, uint32_t limit = 200000);
+  void settle(uint32_t steps = 200);
+  /// Writes a notice into the node's ring, as the daemon does for a frame it lost.
+  void notify(uint32_t node, const attach::Notice& notice);
+
+  Instant now{};
+  Duration tick = microseconds(1);
+  /// Called for every frame; false drops it. Counts frames in `seen`.
+  std::function<bool(const RoceFrame&, uint32_t from)> filter;
+  uint64_t frames = 0;
+  uint64_t dropped = 0;
+  bool daemon_stopped = false;
+  int resolve_error = 0;
+
+ private:
+  void move_frames(Node& from);
+  bool deliver(Node& from, const attach::SlotDescriptor& descriptor);
+  void collect_rx(Node& node);
+
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+/// A program's view of a ring: mapped through the memfd, indices as the rxe provider keeps them.
+struct UserRing {
+  uint8_t* base = nullptr;
+  uint64_t bytes = 0;
+  rxe_queue_buf* head() const { return reinterpret_cast<rxe_queue_buf*>(base); }
+  uint8_t* at(uint32_t index) const {
+    return base + 384 + (static_cast<uint64_t>(index & head()->index_mask) << head()->log2_elem_size);
+  }
+};
+
+struct Cq {
+  uint32_t handle = 0;
+  uint32_t cqe = 0;
+  uint64_t user_handle = 0;
+  UserRing ring;
+};
+
+struct Qp {
+  uint32_t handle = 0;
+  uint32_t qpn = 0;
+  uint32_t max_send_wr = 0, max_recv_wr = 0, max_send_sge = 0, max_recv_sge = 0, max_inline = 0;
+  uint64_t user_handle = 0;
+  uint8_t type = 2;
+  UserRing send, receive;
+};
+
+struct Mr {
+  uint32_t handle = 0, lkey = 0, rkey = 0;
+};
+
+struct QpOptions {
+  uint8_t type = 2;  // RC
+  uint32_t send_wr = 64, recv_wr = 64, send_sge = 4, recv_sge = 4, inline_data = 0;
+  bool signal_all = false;
+};
+
+struct ConnectOptions {
+  uint8_t mtu = 3;
+  uint8_t timeout = 14, retry = 7, rnr_retry = 7, min_rnr_timer = 1;
+  uint8_t rd_atomic = 16;
+  uint8_t traffic_class = 0, sl = 0;
+  uint32_t access = 0xf;
+  uint32_t psn_a = 0x123456, psn_b = 0xFFFFF0;
+  uint8_t sgid_index = 1;
+};
+
+struct Post {
+  uint32_t opcode = 2;  // SEND
+  uint64_t wr_id = 0;
+  uint32_t flags = 2;  // signaled
+  uint32_t immediate = 0;
+  uint64_t remote_addr = 0;
+  uint32_t rkey = 0;
+  uint64_t compare_add = 0, swap = 0;
+  uint32_t remote_qpn = 0, remote_qkey = 0, ah_num = 0;
+  std::vector<rxe_sge> sges;
+  std::string inline_data;
+};
+
+class Client {
+ public:
+  Client(Rig& rig, uint32_t node);
+  ~Client();
+
+  /// A plain command; returns what write(2) would, or -errno.
+  long plain(uint32_t number, const void* body, size_t body_bytes, size_t response_bytes);
+  long raw(const void* data, size_t bytes) { return context->command(data, bytes, rig.now); }
+
+  uint32_t alloc_pd();
+  Mr reg_mr(const void* start, uint64_t length, uint32_t access = 0xf);
+  long try_reg_mr(const void* start, uint64_t length, uint32_t access, uint64_t iova, Mr& out);
+  long dereg_mr(const Mr& mr);
+  int create_channel();
+  Cq create_cq(uint32_t cqe = 256, int channel = -1);
+  long destroy_cq(const Cq& cq, uint32_t* completion_events = nullptr, uint32_t* async_events = nullptr);
+  long arm(const Cq& cq, bool solicited = false);
+  Qp create_qp(const Cq& send, const Cq& receive, const QpOptions& options = {});
+  long destroy_qp(const Qp& qp, uint32_t* events = nullptr);
+  long modify(const Qp& qp, uint32_t mask, ib_uverbs_modify_qp& values);
+  long to_state(const Qp& qp, uint8_t state);
+  uint8_t query_state(const Qp& qp);
+  long to_init(const Qp& qp, uint32_t access = 0xf, uint32_t qkey = 0x11111111);
+  long to_rtr(const Qp& qp, uint32_t dest_qpn, uint32_t node, const ConnectOptions& options, uint32_t rq_psn);
+  long to_rts(const Qp& qp, const ConnectOptions& options, uint32_t sq_psn);
+  uint32_t create_ah(uint32_t node, uint8_t sgid_index = 1, long* error = nullptr);
+
+  /// As ibv_post_send: fills the ring and rings the doorbell.
+  long post(const Qp& qp, const Post& post, bool doorbell = true);
+  long ring_doorbell(const Qp& qp);
+  void post_recv(const Qp& qp, uint64_t wr_id, const std::vector<rxe_sge>& sges);
+  bool poll(const Cq& cq, ib_uverbs_wc& out);
+
+  void fill_address(uint32_t node, uint8_t sgid_index, ib_uverbs_qp_dest& out) const;
+
+  Rig& rig;
+  uint32_t node;
+  int memfd = -1;
+  int async_fd = -1;
+  abi::Context* context = nullptr;
+  uint32_t pd = 0;
+  std::vector<int> fds;
+  std::vector<UserRing> rings;
+
+ private:
+  UserRing map(const mminfo& info);
+  uint64_t next_handle_ = 0x5500'0000'0000;
+};
+
+/// A connected pair of RC (or UC) QPs with their CQs.
+struct Pair {
+  Pair(Rig& rig, const QpOptions& qp = {}, const ConnectOptions& connect = {}, uint32_t cqe = 256);
+  Client a, b;
+  Cq a_cq, b_cq;
+  Qp a_qp, b_qp;
+};
+
+void connect(Client& a, const Qp& a_qp, Client& b, const Qp& b_qp, const ConnectOptions& options = {});
+
+inline rxe_sge sge(const void* address, uint32_t length, uint32_t lkey) {
+  return {reinterpret_cast<uint64_t>(address), length, lkey};
+}
+inline std::vector<uint8_t> pattern(size_t bytes, uint32_t seed) {
+  std::vector<uint8_t> out(bytes);
+  for (size_t i = 0; i < bytes; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    out[i] = static_cast<uint8_t>(seed >> 24);
+  }
+  return out;
+}
+
+}  // namespace weft::test

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/weft/commands.h"
+namespace weft::tools {
+int command_doctor(const ParsedLine&) { return complain("not yet"); }
+}  // namespace weft::tools

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/weft/launch.h"
+
+#include <dirent.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+namespace weft::tools {
+namespace {
+
+std::string own_folder() {
+  char path[PATH_MAX];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof path);
+  if (size <= 0) return {};
+  const std::string full(path, static_cast<size_t>(size));
+  return full.substr(0, full.rfind('/'));
+}
+
+/// rdma-core takes a provider named in libibverbs.d from a library of its own; both have to be there.
+bool is_rxe_provider_installed() {
+  bool driver = false;
+  if (DIR* folder = opendir("/etc/libibverbs.d")) {
+    while (const dirent* entry = readdir(folder)) driver = driver || std::strstr(entry->d_name, "rxe") != nullptr;
+    closedir(folder);
+  }
+  return driver;
+}
+
+/// A dynamically linked ELF names its loader.
+bool is_static_elf(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  Elf64_Ehdr header{};
+  bool is_elf = pread(fd, &header, sizeof header, 0) == static_cast<ssize_t>(sizeof header) &&
+                std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64;
+  bool has_loader = false;
+  for (uint16_t i = 0; is_elf && i < header.e_phnum && i < 128; ++i) {
+    Elf64_Phdr segment{};
+    const auto at = static_cast<off_t>(header.e_phoff) + i * static_cast<off_t>(sizeof segment);
+    if (pread(fd, &segment, sizeof segment, at) != static_cast<ssize_t>(sizeof segment)) break;
+    has_loader = has_loader || segment.p_type == PT_INTERP;
+  }
+  close(fd);
+  return is_elf && !has_loader;
+}
+
+}  // namespace
+
+Outcome<std::string> find_preload_library() {
+  const std::string here = own_folder();
+  std::vector<std::string> places = {here + "/libweft.so", here + "/../lib/weft/libweft.so"};
+#ifdef WEFT_LIBRARY_FROM_BIN
+  places.push_back(here + "/" + WEFT_LIBRARY_FROM_BIN);
+#endif
+  for (const std::string& place : places) {
+    char* full = realpath(place.c_str(), nullptr);
+    if (full == nullptr) continue;
+    const std::string found = full;
+    free(full);
+    return found;
+  }
+  return Failure{"libweft.so is not beside this program (" + here + ") nor where it is installed; build or install weft whole"};
+}
+
+Outcome<std::string> preloadable_path(const std::string& library, const RunFolder& folder) {
+  if (library.find_first_of(" :") == std::string::npos) return library;
+  const std::string link = folder.file("libweft.so");
+  if (link.find_first_of(" :") != std::string::npos) {
+    return Failure{"LD_PRELOAD cannot carry a path with a space or a colon: " + library};
+  }
+  if (symlink(library.c_str(), link.c_str()) != 0 && errno != EEXIST) {
+    return Failure{"cannot make " + link + ": " + std::strerror(errno)};
+  }
+  return link;
+}
+
+Outcome<Environment> host_environment(const RunFolder& folder, const std::string& host, uint64_t run_id) {
+  Outcome<std::string> library = find_preload_library();
+  if (!library) return Failure{library.error()};
+  library = preloadable_path(*library, folder);
+  if (!library) return Failure{library.error()};
+  std::string preload = *library;
+  // A program of its own may be preloaded already; a weft around this one, for another host, is replaced.
+  const char* existing = getenv("LD_PRELOAD");
+  for (const char* from = existing == nullptr ? "" : existing; *from != '\0';) {
+    const size_t size = std::strcspn(from, " :");
+    const std::string entry(from, size);
+    const bool is_weft = entry.size() >= 10 && entry.compare(entry.size() - 10, 10, "libweft.so") == 0;
+    if (!entry.empty() && !is_weft) preload += ":" + entry;
+    from += size;
+    from += std::strspn(from, " :");
+  }
+  Environment environment = {{"LD_PRELOAD", preload}, {"WEFT_RUN", folder.path}, {"WEFT_HOST", host}, {"WEFT_NAME", folder.name}};
+  if (run_id != 0) environment.emplace_back("WEFT_RUN_ID", std::to_string(run_id));
+  return environment;
+}
+
+std::string find_program(const std::string& name) {
+  const auto runs = [](const std::string& path) {
+    struct stat info{};
+    return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
+  };
+  if (name.find('/') != std::string::npos) return runs(name) ? name : std::string();
+  const char* search = getenv("PATH");
+  std::string paths = search == nullptr ? "/usr/local/bin:/usr/bin:/bin" : search;
+  for (size_t from = 0; from <= paths.size();) {
+    const size_t end = std::min(paths.find(':', from), paths.size());
+    const std::string folder = end == from ? std::string(".") : paths.substr(from, end - from);
+    if (runs(folder + "/" + name)) return folder + "/" + name;
+    from = end + 1;
+  }
+  return {};
+}
+
+std::string why_nothing_opened(const std::string& program) {
+  struct stat info{};
+  const bool known = !program.empty() && stat(program.c_str(), &info) == 0;
+  if (known && is_static_elf(program)) return "it is linked statically, so libweft.so cannot be loaded into it";
+  const bool changes_user = known && (((info.st_mode & S_ISUID) != 0 && info.st_uid != geteuid()) ||
+                                      ((info.st_mode & S_ISGID) != 0 && info.st_gid != getegid()));
+  if (changes_user) return "it is setuid or setgid, so the loader ignores libweft.so";
+  if (!is_rxe_provider_installed()) {
+    return "no rxe provider of rdma-core is installed (Debian and Ubuntu: apt-get install ibverbs-providers)";
+  }
+  return "it never asked for one";
+}
+
+uint64_t new_run_id() {
+  uint64_t id = 0;
+  while (id == 0) {
+    if (getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id)) id = static_cast<uint64_t>(getpid());
+  }
+  return id;
+}
+
+}  // namespace weft::tools

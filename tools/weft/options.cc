@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An edge file: CLI11 reports by throwing; nothing leaves this file.
+#include "tools/weft/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "tools/weft/run_folder.h"
+#include "tools/weft/units.h"
+#include "tools/weft/version.h"
+
+namespace weft::tools {
+namespace {
+
+constexpr const char* kAbout =
+    "Weft: an RDMA fabric in software. Programs run unmodified between emulated hosts.\n"
+    "\n"
+    "  weft up                                start a fabric: one switch, two hosts h0 and h1\n"
+    "  weft run h0 -- ib_write_bw &           a server on h0 …\n"
+    "  weft run h1 -- ib_write_bw h0          … and its client on h1\n"
+    "  weft show ports                        what crossed the switch\n"
+    "  weft down                              end it\n";
+
+std::string check_probability(const std::string& text) {
+  return parse_probability(text) ? std::string() : "'" + text + "' is no probability; write 1%, 0.01 or 1/100";
+}
+
+std::string check_duration(const std::string& text) {
+  return parse_duration(text) ? std::string() : "'" + text + "' is no time; write 500ms, 10s or 2min";
+}
+
+void add_fabric_options(CLI::App& app, ParsedLine& line) {
+  app.add_option("--hosts", line.fabric.hosts, "Hosts h0, h1, … on one switch")->check(CLI::Range(1, 4094))->capture_default_str();
+  app.add_option("--nics", line.fabric.nics, "NICs per host: rxe0, rxe1, …")->check(CLI::Range(1, 32))->capture_default_str();
+  app.add_option("--seed", line.fabric.seed, "Seed of everything random in the fabric")->capture_default_str();
+  app.add_option("--drop", line.fabric.drop, "Probability that a link drops a frame: 1%, 0.01, 1/100")
+      ->check(check_probability)
+      ->capture_default_str();
+  app.add_flag("--force-icrc", line.fabric.force_icrc, "Compute and check the ICRC of every frame");
+  app.add_flag("--strict-timers", line.fabric.strict_timers,
+               "Count every timeout against the retry budget, also when a program merely was not scheduled");
+}
+
+void add_up(CLI::App& app, ParsedLine& line) {
+  CLI::App* up = app.add_subcommand("up", "Start a fabric");
+  up->footer("The fabric runs in the background until `weft down`. Several can run at once under different names:\n"
+             "  weft up --name test --hosts 4\n"
+             "  weft run h3 --name test -- ibv_devinfo");
+  add_fabric_options(*up, line);
+  up->add_flag("--foreground", line.foreground, "Stay in the foreground; Ctrl-C ends the fabric");
+
+  CLI::App* daemon = app.add_subcommand("daemon", "")->group("");
+  add_fabric_options(*daemon, line);
+  daemon->add_option("--ready-fd", line.ready_fd);
+}
+
+void add_run(CLI::App& app, ParsedLine& line) {
+  CLI::App* run = app.add_subcommand("run", "Run a program as a host");
+  run->footer("The program sees the host's RDMA devices and reaches other hosts by name. Anything can be run:\n"
+              "  weft run h0 -- ibv_devinfo\n"
+              "  weft run h0 -- bash\n"
+              "The exit code is the program's; 125 when weft itself failed. If nothing opened an RDMA device, a line on\n"
+              "stderr says why.");
+  run->add_option("host", line.host, "A host of the fabric, such as h0")->required();
+
+  CLI::App* env = app.add_subcommand("env", "Print the environment that makes a program run as a host");
+  env->footer("For shells, IDEs and containers:\n  eval \"$(weft env h0)\"");
+  env->add_option("host", line.host, "A host of the fabric")->required();
+  env->add_option("--format", line.format, "shell: export lines; env: NAME=value lines; json")
+      ->check(CLI::IsMember({"shell", "env", "json"}))
+      ->capture_default_str();
+}
+
+void add_watchers(CLI::App& app, ParsedLine& line) {
+  CLI::App* show = app.add_subcommand("show", "Show what is in the fabric");
+  show->add_option("what", line.what, "hosts, ports, links, qps or metrics")
+      ->required()
+      ->check(CLI::IsMember({"hosts", "ports", "links", "qps", "metrics"}));
+  show->add_flag("--json", line.json, "For scripts");
+
+  CLI::App* capture = app.add_subcommand("capture", "Write what crosses a host's links as pcapng");
+  capture->footer("  weft capture h0 -w rc.pcapng --for 5s\n  weft capture h0 | wireshark -k -i -\nCtrl-C ends it cleanly.");
+  capture->add_option("places", line.places, "Hosts (h0) or links (h0-s0)")->required();
+  capture->add_option("-w,--write", line.output, "The file; - is standard output")->capture_default_str();
+  capture
+      ->add_option_function<std::string>("--for", [&line](const std::string& text) { line.capture_for = parse_duration(text); },
+                                         "End after this time: 500ms, 10s, 2min")
+      ->check(check_duration);
+}
+
+ParsedLine failed(const std::string& text) {
+  ParsedLine line;
+  line.exit_code = kUsageError;
+  line.text = text;
+  return line;
+}
+
+Verb verb_of(const CLI::App& app) {
+  struct Name {
+    const char* name;
+    Verb verb;
+  };
+  static constexpr Name kVerbs[] = {{"up", Verb::kUp},     {"daemon", Verb::kDaemon},   {"run", Verb::kRun},
+                                    {"env", Verb::kEnv},   {"show", Verb::kShow},       {"capture", Verb::kCapture},
+                                    {"demo", Verb::kDemo}, {"down", Verb::kDown},       {"doctor", Verb::kDoctor}};
+  for (const Name& v : kVerbs) {
+    if (app.got_subcommand(v.name)) return v.verb;
+  }
+  return Verb::kNone;
+}
+
+/// Where the program of `run [--name N] HOST PROGRAM…` begins when no "--" says so: at the second bare word after the verb.
+size_t find_bare_command(const std::vector<std::string>& arguments) {
+  int words = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--name") {
+      ++i;
+    } else if (arguments[i].empty() || arguments[i][0] != '-') {
+      if (words == 0 && arguments[i] != "run") break;
+      if (++words == 3) return i;
+    }
+  }
+  return arguments.size();
+}
+
+/// Takes the program off a line of `run`, because CLI11 would look for options in it.
+std::vector<std::string> split_command(std::vector<std::string>& arguments) {
+  size_t end = static_cast<size_t>(std::find(arguments.begin(), arguments.end(), "--") - arguments.begin());
+  size_t begin = end + 1;
+  if (const size_t bare = find_bare_command(arguments); bare < end) end = begin = bare;
+  if (end >= arguments.size()) return {};
+  std::vector<std::string> command(arguments.begin() + static_cast<std::ptrdiff_t>(begin), arguments.end());
+  arguments.resize(end);
+  return command;
+}
+
+}  // namespace
+
+ParsedLine parse_command_line(int argc, const char* const* argv) {
+  ParsedLine line;
+  if (const char* name = std::getenv("WEFT_NAME"); name != nullptr && *name != '\0') line.name = name;
+  CLI::App app(kAbout, "weft");
+  app.set_version_flag("--version", std::string("weft ") + kWeftVersion);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--name", line.name, "Which fabric (or WEFT_NAME); before or after the verb's own arguments")->capture_default_str();
+  add_up(app, line);
+  add_run(app, line);
+  add_watchers(app, line);
+  app.add_subcommand("demo", "A private fabric, ibv_rc_pingpong and ib_write_bw across it, and what the switch saw");
+  app.add_subcommand("down", "End a fabric");
+  app.add_subcommand("doctor", "What works on this machine, and what would help");
+
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.empty()) {
+    line.text = app.help();
+    line.exit_code = kUsageError;
+    return line;
+  }
+  std::vector<std::string> command = split_command(arguments);
+  try {
+    std::reverse(arguments.begin(), arguments.end());
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      std::ostringstream out;
+      app.exit(error, out, out);
+      line.text = out.str();
+      return line;
+    }
+    const auto chosen = app.get_subcommands();
+    const std::string verb = chosen.empty() ? "" : " " + chosen.front()->get_name();
+    return failed(std::string("weft") + verb + ": " + error.what() + "; see: weft" + verb + " --help");
+  }
+  line.verb = verb_of(app);
+  if (line.verb == Verb::kRun) {
+    if (command.empty()) return failed("weft run: no program given; write: weft run " + line.host + " -- PROGRAM ARGUMENTS…");
+    line.command = std::move(command);
+  } else if (!command.empty()) {
+    return failed("weft: only `weft run HOST -- PROGRAM` takes a program");
+  }
+  if (!is_valid_name(line.name)) {
+    return failed("weft: '" + line.name + "' is no name for a fabric: use letters, digits, '.', '_' and '-', at most 64");
+  }
+  return line;
+}
+
+}  // namespace weft::tools

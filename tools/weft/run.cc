@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `weft run` and `weft env`: a program in the place of a host's.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tools/weft/commands.h"
+#include "tools/weft/control_client.h"
+#include "tools/weft/launch.h"
+#include "tools/weft/text_output.h"
+
+namespace weft::tools {
+namespace {
+
+volatile sig_atomic_t child_pid = 0;
+
+// A terminal sends its signals to the program too; only what somebody sent to this process alone is passed on.
+void pass_on(int signal, siginfo_t* info, void*) {
+  if (info->si_code <= 0 && child_pid > 0) kill(static_cast<pid_t>(child_pid), signal);
+}
+
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
+
+void forward_signals() {
+  struct sigaction action{};
+  action.sa_sigaction = pass_on;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  sigfillset(&action.sa_mask);
+  for (const int signal : kPassedOn) sigaction(signal, &action, nullptr);
+}
+
+[[noreturn]] void become_program(const ParsedLine& line, const Environment& environment, const sigset_t& mask, pid_t parent) {
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> argv;
+  for (const std::string& argument : line.command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  // kill -9 of `weft run` is meant for the program.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kOwnFailure);
+  execvp(argv[0], argv.data());
+  const int error = errno;
+  std::fprintf(stderr, "weft: cannot run %s: %s\n", argv[0], std::strerror(error));
+  _exit(error == ENOENT ? 127 : 126);
+}
+
+int exit_code_of(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/// The host's name is checked by the daemon's own list.
+std::string check_host(ControlClient& client, const std::string& host) {
+  control::Request request;
+  request.mutable_show_hosts();
+  Outcome<control::Reply> reply = client.call(request);
+  if (!reply) return reply.error();
+  for (const control::Host& h : reply->hosts().hosts()) {
+    if (h.name() == host) return {};
+  }
+  const int count = reply->hosts().hosts_size();
+  return "there is no host '" + host + "' in fabric '" + reply->hosts().fabric() + "'; it has " +
+         (count == 1 ? "h0 only" : "h0 to " + reply->hosts().hosts(count - 1).name());
+}
+
+/// Says on stderr when the run used no RDMA device, and why.
+void tell_if_nothing_opened(const RunFolder& folder, uint64_t run_id, const std::string& program) {
+  const auto client = ControlClient::connect(folder);
+  if (!client) {
+    std::fprintf(stderr, "weft: %s\n", client.error().c_str());
+    return;
+  }
+  control::Request request;
+  request.mutable_run_report()->set_run_id(run_id);
+  Outcome<control::Reply> reply = (*client)->call(request);
+  if (!reply || reply->run_report().attachments() > 0) return;
+  std::fprintf(stderr, "weft: nothing under %s opened an RDMA device: %s\n", program.c_str(),
+               why_nothing_opened(find_program(program)).c_str());
+}
+
+}  // namespace
+
+int command_run(const ParsedLine& line) {
+  Outcome<RunFolder> folder = find_run_folder(line.name);
+  if (!folder) return complain(folder.error(), kOwnFailure);
+  auto client = ControlClient::connect(*folder);
+  if (!client) return complain(client.error(), kOwnFailure);
+  if (std::string error = check_host(**client, line.host); !error.empty()) return complain(error, kOwnFailure);
+  client->reset();
+  const uint64_t run_id = new_run_id();
+  Outcome<Environment> environment = host_environment(*folder, line.host, run_id);
+  if (!environment) return complain(environment.error(), kOwnFailure);
+
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);  // no signal is lost between fork and the handlers
+  const pid_t self = getpid();
+  const pid_t child = fork();
+  if (child == 0) become_program(line, *environment, before, self);
+  if (child < 0) return complain(std::string("cannot start a process: ") + std::strerror(errno), kOwnFailure);
+  child_pid = child;
+  forward_signals();
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  const int code = exit_code_of(child);
+  child_pid = 0;
+  if (code != 127 && code != 126) tell_if_nothing_opened(*folder, run_id, line.command[0]);
+  return code;
+}
+
+int command_env(const ParsedLine& line) {
+  Outcome<RunFolder> folder = find_run_folder(line.name);
+  if (!folder) return complain(folder.error());
+  auto client = ControlClient::connect(*folder);
+  if (!client) return complain(client.error());
+  if (std::string error = check_host(**client, line.host); !error.empty()) return complain(error);
+  Outcome<Environment> environment = host_environment(*folder, line.host, 0);
+  if (!environment) return complain(environment.error());
+  if (line.format == "json") {
+    JsonWriter json;
+    json.begin_object();
+    for (const auto& [name, value] : *environment) json.member(name, std::string_view(value));
+    json.end_object();
+    std::fputs(json.text().c_str(), stdout);
+    return 0;
+  }
+  for (const auto& [name, value] : *environment) {
+    if (line.format == "shell") {
+      std::printf("export %s=%s\n", name.c_str(), shell_quoted(value).c_str());
+    } else {
+      std::printf("%s=%s\n", name.c_str(), value.c_str());
+    }
+  }
+  return 0;
+}
+
+}  // namespace weft::tools
