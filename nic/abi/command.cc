@@ -99,7 +99,6 @@ long Command::parse(const void* data, size_t bytes) {
   if (!known.known) return -EOPNOTSUPP;
 
   const auto* from = static_cast<const uint8_t*>(data);
-  memset(body_, 0, sizeof body_);
   if (!extended_) {
     if (head.in_words * 4u != bytes) return -EINVAL;
     body_bytes_ = bytes - sizeof head;

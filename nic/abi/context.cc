@@ -16,6 +16,22 @@ constexpr size_t kContextBytes = nic::round_up(sizeof(Context), 4096);
 /// The kernel counts pending completion events per CQ; this many objects of a kind is more than a device has.
 constexpr uint32_t kMaxPerContext = HandleTable::kCapacity;
 
+/// Nothing new comes into being on a NIC whose daemon is gone; what there is can be looked at and destroyed.
+bool creates(uint32_t number) {
+  switch (number) {
+    case IB_USER_VERBS_CMD_GET_CONTEXT:
+    case IB_USER_VERBS_CMD_ALLOC_PD:
+    case IB_USER_VERBS_CMD_CREATE_AH:
+    case IB_USER_VERBS_CMD_REG_MR:
+    case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
+    case IB_USER_VERBS_CMD_CREATE_CQ:
+    case IB_USER_VERBS_CMD_CREATE_QP:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Context* Context::open(nic::Device& device, int memfd) {
@@ -42,6 +58,7 @@ long Context::command(const void* data, size_t bytes, Instant now) {
 
 long Context::dispatch(const Command& c, Instant now) {
   if (c.extended()) return has_context_ ? query_device(c) : -EINVAL;
+  if (device_.dead() && creates(c.number())) return -EIO;
   if (c.number() == IB_USER_VERBS_CMD_GET_CONTEXT) return get_context(c, now);
   if (!has_context_.load(std::memory_order_acquire)) return -EINVAL;
   switch (c.number()) {

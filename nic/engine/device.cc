@@ -241,6 +241,10 @@ void Device::fatal(Instant now) {
       QueuePair* qp = qps_.at(i);
       if (qp != nullptr && qp->now_state() != QpState::kReset && qp->now_state() != QpState::kError) to_error(*qp, now);
     }
+    // Nothing is sent any more.
+    for (QueuePair* qp = active_first_; qp != nullptr; qp = qp->next_active) qp->active = false;
+    active_first_ = active_last_ = nullptr;
+    active_count_ = 0;
   }
   dispatch_event(kEventDeviceFatal, 0);
 }

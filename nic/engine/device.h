@@ -203,6 +203,7 @@ class Device {
   void refill(QueuePair& qp, Machines& machines, Instant now);
   template <typename Machines>
   void reap(QueuePair& qp, Machines& machines);
+  void tell_drained(QueuePair& qp);
   bool has_more(QueuePair& qp, Instant now);
   void reap_sends(QueuePair& qp, Instant now);
   void complete_send(QueuePair& qp, const SendCompletion& done);

@@ -19,6 +19,13 @@ constexpr uint32_t kAnswersAtOnce = 256;
 
 uint32_t mtu_of(uint8_t path_mtu) { return 128u << path_mtu; }
 
+bool sends_idle(QueuePair& qp) {
+  if (RcMachines* rc = qp.rc()) return rc->idle();
+  if (UcMachines* uc = qp.uc()) return uc->idle();
+  if (UdMachines* ud = qp.ud()) return ud->idle();
+  return true;
+}
+
 uint32_t power_of_two_at_most(uint32_t value, uint32_t most) {
   // The kernel's soft-RoCE rounds resource counts up to a power of two.
   uint32_t rounded = 1;
@@ -216,6 +223,8 @@ int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttribut
       break;
   }
   qp.state.store(to, std::memory_order_relaxed);
+  qp.drain_told = false;
+  if (to == QpState::kDrained && sends_idle(qp)) tell_drained(qp);
   // Works may have been posted while it was drained.
   if (to == QpState::kReadyToSend) activate(qp);
   return 0;

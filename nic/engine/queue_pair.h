@@ -68,6 +68,7 @@ struct QueuePair {
   bool in_error_list = false;
   bool ending = false;        ///< a fatal NAK is owed: to ERR once it is pulled
   bool rq_taken = false;      ///< `receive` holds a request
+  bool drain_told = false;    ///< SQ_DRAINED went out
   bool established = false;   ///< COMM_EST went out
   bool access_error = false;  ///< the last request was refused for its rkey or range
   uint32_t index = 0;

@@ -146,7 +146,9 @@ bool Device::take_receive(QueuePair& qp) {
 Outcome Device::perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original) {
   if (demand.takes_receive && !take_receive(qp)) return Outcome::kReceiverNotReady;
   const uint32_t access = qp.attributes.access;
-  qp.access_error = false;
+  // Only memory windows can be invalidated by a peer, and there are none.
+  qp.access_error = demand.with_invalidate;
+  if (demand.with_invalidate) return Outcome::kRemoteAccess;
   switch (demand.need) {
     case Need::kNothing:
       return Outcome::kDone;

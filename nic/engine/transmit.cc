@@ -16,6 +16,10 @@ constexpr uint32_t kBurst = 16;
 constexpr uint32_t kTransmitBudget = 64;
 constexpr uint32_t kMaxMessage = 1u << 31;
 constexpr uint32_t kUdpHeaderBytes = 8;
+constexpr uint32_t kEventSqDrained = 5;  // ibv_event_type
+
+/// In SQD, works that were begun go on; no new one begins.
+bool may_send(QpState state) { return state == QpState::kReadyToSend || state == QpState::kDrained; }
 
 CompletionOpcode completion_opcode(WorkOpcode opcode) {
   switch (opcode) {
@@ -55,8 +59,8 @@ bool service_carries(QpType type, WorkOpcode opcode) {
     case WorkOpcode::kRead:
     case WorkOpcode::kCompareSwap:
     case WorkOpcode::kFetchAdd:
-    case WorkOpcode::kSendInvalidate:
       return type == QpType::kRc;
+    case WorkOpcode::kSendInvalidate:  // these three need memory windows, which are not offered
     case WorkOpcode::kLocalInvalidate:
     case WorkOpcode::kBindWindow:
     case WorkOpcode::kAtomicWrite:
@@ -103,8 +107,8 @@ bool Device::has_more(QueuePair& qp, Instant now) {
   const QpState state = qp.now_state();
   if (state == QpState::kError || state == QpState::kReset) return false;
   if (RcMachines* rc = qp.rc(); rc != nullptr && (rc->responder.owes() || qp.ending)) return true;
-  if (state != QpState::kReadyToSend) return false;
-  const bool posted = !qp.send_queue->empty();
+  if (!may_send(state)) return false;
+  const bool posted = state == QpState::kReadyToSend && !qp.send_queue->empty();
   if (RcMachines* rc = qp.rc()) return rc->wants(now) || (posted && rc->can_post());
   if (UcMachines* uc = qp.uc()) return uc->wants(now) || (posted && uc->can_post());
   if (UdMachines* ud = qp.ud()) return ud->wants(now) || (posted && ud->can_post());
@@ -119,11 +123,11 @@ uint32_t Device::serve(QueuePair& qp, Instant now, uint32_t budget) {
       to_error(qp, now);
       return sent;
     }
-    if (qp.now_state() == QpState::kReadyToSend) {
+    if (may_send(qp.now_state())) {
       sent += serve_requests(qp, *rc, now, budget - sent);
       if (qp.now_state() != QpState::kError) timers_.schedule(qp.index, rc->requester.next_deadline());
     }
-  } else if (qp.now_state() == QpState::kReadyToSend) {
+  } else if (may_send(qp.now_state())) {
     if (UcMachines* uc = qp.uc()) sent = serve_requests(qp, *uc, now, budget);
     if (UdMachines* ud = qp.ud()) sent = serve_requests(qp, *ud, now, budget);
   }
@@ -157,7 +161,7 @@ template <typename Machines>
 uint32_t Device::serve_requests(QueuePair& qp, Machines& machines, Instant now, uint32_t budget) {
   uint32_t sent = 0;
   for (;;) {
-    refill(qp, machines, now);
+    if (qp.now_state() == QpState::kReadyToSend) refill(qp, machines, now);
     const uint32_t before = sent;
     while (sent < budget && machines.wants(now)) {
       const uint32_t slot = port_.begin_frame(qp.route.priority, false);
@@ -181,8 +185,8 @@ uint32_t Device::serve_requests(QueuePair& qp, Machines& machines, Instant now, 
     }
     // UC and UD complete with their last packet, which makes room for the next works.
     reap(qp, machines);
-    if (qp.now_state() == QpState::kReadyToSend && machines.failed()) to_error(qp, now);
-    if (qp.now_state() != QpState::kReadyToSend || sent == before || sent >= budget) return sent;
+    if (machines.failed()) to_error(qp, now);
+    if (!may_send(qp.now_state()) || sent == before || sent >= budget) return sent;
   }
 }
 
@@ -202,8 +206,15 @@ void Device::refill(QueuePair& qp, Machines& machines, Instant now) {
     record.signaled = request.work.signaled || qp.signal_all;
     request.work.signaled = record.signaled;
     const WorkStatus status = check_request(qp, request);
-    machines.post(request.work);
-    if (status != WorkStatus::kSuccess) machines.fail(now, qp.posted, status);
+    if (status == WorkStatus::kSuccess) {
+      machines.post(request.work);
+    } else {
+      // A work that is wrong keeps its place in the order of completions, and nothing else: not even its opcode.
+      SendWork placeholder;
+      placeholder.signaled = true;
+      machines.post(placeholder);
+      machines.fail(now, qp.posted, status);
+    }
     ++qp.posted;
   }
 }
@@ -225,6 +236,14 @@ template <typename Machines>
 void Device::reap(QueuePair& qp, Machines& machines) {
   SendCompletion done;
   while (machines.next_completion(done)) complete_send(qp, done);
+  if (qp.now_state() == QpState::kDrained && machines.idle()) tell_drained(qp);
+}
+
+/// Works begun before SQD have completed. IBTA Vol 1, 10.3.1.5.
+void Device::tell_drained(QueuePair& qp) {
+  if (qp.drain_told || !qp.attributes.drain_event) return;
+  qp.drain_told = true;
+  raise(qp.async, qp.user_handle, kEventSqDrained, qp.async_queued);
 }
 
 void Device::reap_sends(QueuePair& qp, Instant now) {

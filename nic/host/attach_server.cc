@@ -52,6 +52,14 @@ int pidfd_of_peer(int fd, pid_t pid) {
   return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
 }
 
+/// A Unix socket that is closed with messages unread makes the peer's next receive fail with ECONNRESET, before the last
+/// word that it was sent.
+void drain(int fd) {
+  uint8_t byte;
+  for (int i = 0; i < kMessagesPerRound && recv(fd, &byte, 1, MSG_DONTWAIT | MSG_TRUNC) > 0; ++i) {
+  }
+}
+
 }  // namespace
 
 AttachServer::AttachServer(const AddressPlan& plan, PortSink& sink, AttachSettings settings)
@@ -248,6 +256,7 @@ bool AttachServer::refuse(Channel& channel, int error, const std::string& text, 
   refused.version = attach::kAttachVersion;
   std::memcpy(refused.text, text.data(), std::min(text.size(), sizeof refused.text - 1));
   (void)send(channel.fd, &refused, sizeof refused, MSG_DONTWAIT | MSG_NOSIGNAL);
+  drain(channel.fd);
   ++statistics_.refused;
   log("refused process " + std::to_string(channel.pid) + " on " + host_name(channel.host) + ": " + text);
   if (channel.id != 0) end(channel, false, now);
@@ -262,6 +271,7 @@ bool AttachServer::drop(Channel& channel, const std::string& reason, Instant now
   event.event = kEventDeviceFatal;
   event.port = 1;
   if (channel.attached) (void)send(channel.fd, &event, sizeof event, MSG_DONTWAIT | MSG_NOSIGNAL);
+  drain(channel.fd);
   end(channel, true, now);
   return false;
 }
@@ -288,8 +298,6 @@ void AttachServer::leave_seat(Channel& channel, bool died, Instant now) {
   }
   seats_.erase(it);
   free_seats_.push_back(channel.seat);
-  channel.attached = false;
-  ++silent_[channel.host];
 }
 
 void AttachServer::drop_seat(SeatId seat, const std::string& reason, Instant now) {

@@ -2,6 +2,7 @@
 #include "nic/preload/descriptors.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include <span>
 
@@ -312,12 +313,15 @@ OpenDevice* file_of_number(int number) {
 
 }  // namespace
 
-int map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) {
+int map_ring(int command_fd, uint64_t wanted, nic::RingMemory& out) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t bytes = (wanted + page - 1) / page * page;
+  if (bytes == 0 || bytes < wanted) return EINVAL;
   OpenDevice* file = file_of_number(command_fd);
   const int fd = file == nullptr ? -1 : file->live.load();
   if (fd < 0) return EBADF;
   const uint64_t offset = (static_cast<uint64_t>(file - files) << kFileShift) + file->file_end.fetch_add(bytes);
-  if ((offset + bytes - 1) >> kFileShift != static_cast<uint64_t>(file - files)) return ENOSPC;
+  if (bytes > uint64_t{1} << kFileShift || (offset + bytes - 1) >> kFileShift != static_cast<uint64_t>(file - files)) return ENOSPC;
   // Grows the file without ever shrinking it, whoever else maps a ring now; pages come when they are touched.
   const long grown = raw::call(SYS_fallocate, fd, 0, offset + bytes - 1, 1);
   if (grown != 0) return static_cast<int>(-grown);

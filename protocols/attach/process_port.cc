@@ -12,15 +12,17 @@ namespace {
 bool valid_count(uint32_t slots) { return slots >= 32 && slots <= kMaxPortSlots && std::has_single_bit(slots); }
 
 bool valid_layout(const PortLayout& l) {
-  return valid_count(l.tx_slots) && valid_count(l.rx_slots) && l.slot_payload >= 256 && l.slot_payload <= 16384 &&
-         l.slot_payload % 64 == 0 && l.slot_bytes == kHeadroom + l.slot_payload &&
-         l.tx_ring_offset >= sizeof(PortControl) &&
-         l.tx_return_offset >= l.tx_ring_offset + kPriorities * l.tx_slots * sizeof(SlotDescriptor) &&
-         l.rx_ring_offset >= l.tx_return_offset + l.tx_slots * 4 &&
-         l.rx_return_offset >= l.rx_ring_offset + l.rx_slots * sizeof(SlotDescriptor) &&
-         l.tx_slot_offset >= l.rx_return_offset + l.rx_slots * 4 &&
-         l.rx_slot_offset >= l.tx_slot_offset + l.tx_slots * l.slot_bytes &&
-         l.total >= l.rx_slot_offset + l.rx_slots * l.slot_bytes;
+  if (!valid_count(l.tx_slots) || !valid_count(l.rx_slots)) return false;
+  if (l.slot_payload < 256 || l.slot_payload > 16384 || l.slot_payload % 64 != 0) return false;
+  if (l.slot_bytes != kHeadroom + l.slot_payload) return false;
+  const uint64_t tx = l.tx_slots;  // 64 bits: no sum of the below can wrap
+  const uint64_t rx = l.rx_slots;
+  return l.tx_ring_offset >= sizeof(PortControl) &&
+         l.tx_return_offset >= l.tx_ring_offset + kPriorities * tx * sizeof(SlotDescriptor) &&
+         l.rx_ring_offset >= l.tx_return_offset + tx * sizeof(uint32_t) &&
+         l.rx_return_offset >= l.rx_ring_offset + rx * sizeof(SlotDescriptor) &&
+         l.tx_slot_offset >= l.rx_return_offset + rx * sizeof(uint32_t) &&
+         l.rx_slot_offset >= l.tx_slot_offset + tx * l.slot_bytes && l.total >= l.rx_slot_offset + rx * l.slot_bytes;
 }
 
 /// Entries between two free-running indices; a distance no ring can have counts as none.
@@ -99,8 +101,8 @@ void ProcessPort::publish(uint32_t slot, uint8_t priority, uint32_t header_bytes
   priority &= kPriorities - 1;
   const uint32_t at = tx_producer_[priority]++ & (layout_.tx_slots - 1);
   const SlotDescriptor descriptor{slot, static_cast<uint16_t>(header_bytes), 0, payload_bytes, 0};
-  uint8_t* ring = memory_ + layout_.tx_ring_offset + priority * layout_.tx_slots * sizeof(SlotDescriptor);
-  std::memcpy(ring + at * sizeof(SlotDescriptor), &descriptor, sizeof(descriptor));
+  const size_t entry = static_cast<size_t>(priority) * layout_.tx_slots + at;
+  std::memcpy(memory_ + layout_.tx_ring_offset + entry * sizeof(descriptor), &descriptor, sizeof(descriptor));
   state_[slot].holder = Holder::kDaemon;
   dirty_ = static_cast<uint8_t>(dirty_ | (1u << priority));
 }
@@ -124,7 +126,7 @@ void ProcessPort::collect_returned() {
   if (left == 0) return;
   const uint8_t* entries = memory_ + layout_.tx_return_offset;
   for (; left > 0; --left) {
-    uint32_t slot;
+    uint32_t slot = 0;
     std::memcpy(&slot, entries + (tx_return_consumer_++ & (layout_.tx_slots - 1)) * sizeof(slot), sizeof(slot));
     slot &= layout_.tx_slots - 1;
     if (state_[slot].holder == Holder::kDaemon) take_back(slot);
@@ -193,13 +195,14 @@ void ProcessPort::note_poll() {
 }
 
 bool ProcessPort::prepare_sleep(bool starved) {
+  // What was not published would wait for as long as we sleep.
+  if (dirty_ != 0 || rx_return_producer_ != rx_return_published_) return false;
   PortControl* c = control();
   c->process_sleeping.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool frames = receive_pending();
-  const bool slots =
-      starved && distance(c->tx_return.producer.load(std::memory_order_acquire), tx_return_consumer_,
-                          layout_.tx_slots) != 0;
+  const bool slots = starved && distance(c->tx_return.producer.load(std::memory_order_acquire), tx_return_consumer_,
+                                         layout_.tx_slots) != 0;
   if (!frames && !slots) return true;
   awake();
   return false;

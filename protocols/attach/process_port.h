@@ -58,7 +58,8 @@ class ProcessPort {
   /// Says that somebody polls: +1 on poll_seq.
   void note_poll();
   /// Before sleeping: stores process_sleeping, fences, and returns true if it is safe to sleep (nothing to receive, no
-  /// slot came back that `starved` waits for). After waking: awake().
+  /// slot came back that `starved` waits for). After waking: awake(). When it returns false, and also when something
+  /// waits for flush(), process_sleeping is 0 again.
   bool prepare_sleep(bool starved);
   void awake();
 
@@ -88,8 +89,8 @@ class ProcessPort {
   const NoticeRing* notices_ = nullptr;
 
   uint32_t free_count_ = 0;
-  uint32_t reserve_ = 0;        ///< per priority; kAnswerReserve unless the pool is too small for that
-  uint32_t reserved_ = 0;       ///< sum over priorities of max(0, reserve_ - answers_out_)
+  uint32_t reserve_ = 0;   ///< per priority; kAnswerReserve unless the pool is too small for that
+  uint32_t reserved_ = 0;  ///< sum over priorities of max(0, reserve_ - answers_out_)
   uint32_t answers_out_[kPriorities] = {};
   uint32_t tx_producer_[kPriorities] = {};  ///< written, maybe not yet published
   uint32_t tx_return_consumer_ = 0;
@@ -97,8 +98,8 @@ class ProcessPort {
   uint32_t rx_return_producer_ = 0;
   uint32_t rx_return_published_ = 0;
   uint32_t notice_consumer_ = 0;
-  uint8_t dirty_ = 0;           ///< bit per priority with unpublished descriptors
-  bool collected_ = false;      ///< the return ring was looked at since the last flush()
+  uint8_t dirty_ = 0;       ///< bit per priority with unpublished descriptors
+  bool collected_ = false;  ///< the return ring was looked at since the last flush()
 
   // Only the first layout_.tx_slots entries are ever touched, so a small port costs a small part of these pages.
   uint16_t free_[kMaxPortSlots];

@@ -42,8 +42,8 @@ uint8_t* put_transport(const TransportHeader& h, const OpcodeInfo& info, uint8_t
   bth.flags = static_cast<uint8_t>((h.solicited ? BthHeader::kSolicited : 0) |
                                    (h.migration ? BthHeader::kMigration : 0) | (pad & 3u) << BthHeader::kPadShift);
   bth.pkey = h.pkey;
-  bth.reserved = static_cast<uint8_t>((h.fecn ? BthHeader::kFecn : 0) | (h.becn ? BthHeader::kBecn : 0) |
-                                      (h.reserved6 & 0x3F));
+  bth.reserved =
+      static_cast<uint8_t>((h.fecn ? BthHeader::kFecn : 0) | (h.becn ? BthHeader::kBecn : 0) | (h.reserved6 & 0x3F));
   bth.dest_qpn = h.dest_qpn & kQpnMask;
   bth.ack = h.ack_request ? BthHeader::kAckRequest : 0;
   bth.psn = h.psn & kPsnMask;

@@ -9,9 +9,9 @@
 //   memset(payload + payload_bytes, 0, pad_of(payload_bytes));   // the caller's: pad bytes count as payload
 //   port.publish(slot, priority, n, payload_bytes + pad_of(payload_bytes));
 //
-// The headers end at `end`. IPv4: DF, consecutive ids, UDP checksum 0. Lengths in IP and UDP include the pad and the four
-// ICRC bytes, which a port does not carry (protocols/attach/port_layout.h).
-// header.pad is ignored; the pad count comes from payload_bytes. One thread at a time.
+// The headers end at `end`. IPv4: DF, consecutive ids, UDP checksum 0. Lengths in IP and UDP include the pad and the
+// four ICRC bytes, which a port does not carry (protocols/attach/port_layout.h). header.pad is ignored; the pad count
+// comes from payload_bytes. One thread at a time.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ struct FrameAddress {
   uint16_t vlan_tci = 0;
   uint8_t traffic_class = 0;  ///< TOS or traffic class: DSCP 6, ECN 2
   uint8_t ttl = 64;
-  uint32_t flow_label = 0;    ///< IPv6 header only; the port comes from udp_sport
+  uint32_t flow_label = 0;  ///< IPv6 header only; the port comes from udp_sport
   uint16_t udp_sport = 0xC000;
 };
 

@@ -63,7 +63,8 @@ constexpr uint16_t ipv4_checksum(Ipv4Header h) {
 
 /// New checksum after a 16-bit word of the header changed. RFC 1624, equation 3.
 constexpr uint16_t ipv4_checksum_update(uint16_t checksum, uint16_t old_word, uint16_t new_word) {
-  const uint32_t sum = static_cast<uint16_t>(~checksum) + static_cast<uint32_t>(static_cast<uint16_t>(~old_word)) + new_word;
+  const uint32_t sum =
+      static_cast<uint16_t>(~checksum) + static_cast<uint32_t>(static_cast<uint16_t>(~old_word)) + new_word;
   return static_cast<uint16_t>(~fold_checksum(sum));
 }
 

@@ -54,6 +54,7 @@ inline constexpr uint32_t kBthBytes = 12;
 /// The low five bits of an opcode, as RC uses them; the other services are subsets with headers in front.
 constexpr OpcodeInfo reliable_operation(uint8_t operation) {
   using Part = MessagePart;
+  // clang-format off
   switch (operation) {
     case 0x00: return {true, false, true, Part::kFirst, 0, 0};               // SEND
     case 0x01: return {true, false, true, Part::kMiddle, 0, 0};
@@ -82,6 +83,7 @@ constexpr OpcodeInfo reliable_operation(uint8_t operation) {
     case 0x1d: return {true, false, true, Part::kOnly, kHasReth, 0};         // ATOMIC WRITE: 8 bytes of payload
     default: return {};
   }
+  // clang-format on
 }
 
 constexpr OpcodeInfo make_opcode_info(uint8_t opcode) {

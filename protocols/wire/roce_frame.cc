@@ -53,7 +53,8 @@ ParseError take_ipv4(Reader& in, RoceFrame& out, uint32_t& bytes) {
   if (!in.take(ip)) return ParseError::kTruncated;
   if (ip.version() != 4 || ip.header_bytes() < sizeof(ip)) return ParseError::kBadIpHeader;
   // Options: ordinary in IGMP, which is not ours; never in RoCE v2.
-  if (ip.header_bytes() > sizeof(ip)) return ip.protocol == kIpProtocolUdp ? ParseError::kBadIpHeader : ParseError::kNotUdp;
+  if (ip.header_bytes() > sizeof(ip))
+    return ip.protocol == kIpProtocolUdp ? ParseError::kBadIpHeader : ParseError::kNotUdp;
   if (!ipv4_checksum_good(ip)) return ParseError::kBadIpChecksum;
   if ((ip.fragment & (kIpv4MoreFragments | kIpv4FragmentOffset)) != 0) return ParseError::kFragment;
   if (ip.protocol != kIpProtocolUdp) return ParseError::kNotUdp;
@@ -198,19 +199,32 @@ IpPlace find_ip(Bytes frame) {
 
 const char* parse_error_name(ParseError error) {
   switch (error) {
-    case ParseError::kOk: return "ok";
-    case ParseError::kTruncated: return "truncated";
-    case ParseError::kNotIp: return "not-ip";
-    case ParseError::kBadIpHeader: return "bad-ip-header";
-    case ParseError::kBadIpChecksum: return "bad-ip-checksum";
-    case ParseError::kFragment: return "fragment";
-    case ParseError::kNotUdp: return "not-udp";
-    case ParseError::kNotRoce: return "not-roce";
-    case ParseError::kBadLength: return "bad-length";
-    case ParseError::kBadVersion: return "bad-version";
-    case ParseError::kUnknownOpcode: return "unknown-opcode";
-    case ParseError::kBadPad: return "bad-pad";
-    case ParseError::kCount: break;
+    case ParseError::kOk:
+      return "ok";
+    case ParseError::kTruncated:
+      return "truncated";
+    case ParseError::kNotIp:
+      return "not-ip";
+    case ParseError::kBadIpHeader:
+      return "bad-ip-header";
+    case ParseError::kBadIpChecksum:
+      return "bad-ip-checksum";
+    case ParseError::kFragment:
+      return "fragment";
+    case ParseError::kNotUdp:
+      return "not-udp";
+    case ParseError::kNotRoce:
+      return "not-roce";
+    case ParseError::kBadLength:
+      return "bad-length";
+    case ParseError::kBadVersion:
+      return "bad-version";
+    case ParseError::kUnknownOpcode:
+      return "unknown-opcode";
+    case ParseError::kBadPad:
+      return "bad-pad";
+    case ParseError::kCount:
+      break;
   }
   return "?";
 }

@@ -28,17 +28,17 @@ namespace weft {
 
 enum class ParseError : uint8_t {
   kOk = 0,
-  kTruncated,      ///< shorter than its headers or its IP length say
-  kNotIp,          ///< EtherType is neither IPv4 nor IPv6
-  kBadIpHeader,    ///< version or header length (options are not RoCE)
+  kTruncated,    ///< shorter than its headers or its IP length say
+  kNotIp,        ///< EtherType is neither IPv4 nor IPv6
+  kBadIpHeader,  ///< version or header length (options are not RoCE)
   kBadIpChecksum,
   kFragment,
   kNotUdp,
-  kNotRoce,        ///< another UDP port
-  kBadLength,      ///< IP, UDP and frame lengths disagree, or payload where the opcode has none
-  kBadVersion,     ///< BTH TVer is not 0
+  kNotRoce,     ///< another UDP port
+  kBadLength,   ///< IP, UDP and frame lengths disagree, or payload where the opcode has none
+  kBadVersion,  ///< BTH TVer is not 0
   kUnknownOpcode,
-  kBadPad,         ///< more pad than payload, or payload with pad not a multiple of four
+  kBadPad,  ///< more pad than payload, or payload with pad not a multiple of four
   kCount,
 };
 /// "bad-ip-checksum" and so on: the name of a drop reason.
@@ -48,17 +48,17 @@ struct RoceFrame {
   MacAddress destination_mac{};
   MacAddress source_mac{};
   bool tagged = false;
-  bool ipv4 = false;           ///< else IPv6
+  bool ipv4 = false;  ///< else IPv6
   uint16_t vlan_tci = 0;
-  GidBytes source_gid{};       ///< v4-mapped for IPv4
+  GidBytes source_gid{};  ///< v4-mapped for IPv4
   GidBytes destination_gid{};
-  uint32_t source_ipv4 = 0;    ///< host order; 0 for IPv6
+  uint32_t source_ipv4 = 0;  ///< host order; 0 for IPv6
   uint32_t destination_ipv4 = 0;
-  uint8_t traffic_class = 0;   ///< DSCP 6, ECN 2
+  uint8_t traffic_class = 0;  ///< DSCP 6, ECN 2
   uint8_t ttl = 64;
-  uint16_t ip_id = 0;          ///< IPv4 only
+  uint16_t ip_id = 0;                        ///< IPv4 only
   uint16_t ip_fragment = kIpv4DontFragment;  ///< IPv4 only: flags and offset
-  uint32_t flow_label = 0;     ///< IPv6 only
+  uint32_t flow_label = 0;                   ///< IPv6 only
   uint16_t udp_sport = 0;
   uint16_t udp_checksum = 0;
   TransportHeader transport;
@@ -78,12 +78,12 @@ enum class IcrcBytes : uint8_t { kPresent, kAbsent };
 [[nodiscard]] ParseError parse_headers(Bytes headers, uint32_t payload_bytes, RoceFrame& out);
 [[nodiscard]] ParseError parse_roce(Bytes frame, IcrcBytes icrc, RoceFrame& out);
 
-/// The headers of `frame`, ending at `end`; lengths (from payload_bytes) and IPv4 checksum are computed, everything else
-/// is written as the value says. Returns their bytes, 0 for an unknown opcode. At most kMaxHeaderBytes.
+/// The headers of `frame`, ending at `end`; lengths (from payload_bytes) and IPv4 checksum are computed, everything
+/// else is written as the value says. Returns their bytes, 0 for an unknown opcode. At most kMaxHeaderBytes.
 uint32_t encode_headers(const RoceFrame& frame, uint8_t* end);
 
-/// Switch rewrites in place; both keep checksum and ICRC right. False, and nothing changed, when `frame` is no IP frame,
-/// or for decrement_ttl when the frame has no hop left.
+/// Switch rewrites in place; both keep checksum and ICRC right. False, and nothing changed, when `frame` is no IP
+/// frame, or for decrement_ttl when the frame has no hop left.
 bool rewrite_ecn(MutableBytes frame, Ecn ecn);
 bool decrement_ttl(MutableBytes frame);
 

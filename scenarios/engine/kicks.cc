@@ -23,11 +23,11 @@ void Kicks::watch(Instant now, LiveSeat& seat) {
 }
 
 void Kicks::published(Instant now, LiveSeat& seat, bool delivered) {
-  const bool unblocked = seat.port.take_unblocked();
   if (!seat.port.process_sleeping()) {
     seat.kicked = false;
     return;
   }
+  const bool unblocked = seat.port.unblocked();
   if (!delivered && !unblocked) return;
   const uint32_t poll_seq = seat.port.poll_seq();
   const bool polled = poll_seq != seat.delivery_poll_seq;
@@ -42,8 +42,10 @@ void Kicks::published(Instant now, LiveSeat& seat, bool delivered) {
     watch(now, seat);
     return;
   }
-  // A kick that nobody acted on yet is still under way: the process looks at its indices before it sleeps again.
+  // It may have seen the frames by itself and gone back to sleep: a kick for nothing would count as one under way.
   const uint32_t taken = seat.port.taken_index();
+  if (taken == seat.port.delivered_index()) return;
+  // A kick that nobody acted on yet is still under way: the process looks at its indices before it sleeps again.
   if (seat.kicked && seat.kicked_taken == taken) return;
   seat.kicked = true;
   seat.kicked_taken = taken;
@@ -56,7 +58,7 @@ bool Kicks::look_again(Instant now, LiveSeat& seat) {
   seat.recheck_slots = false;
   if (!seat.port.process_sleeping()) return false;
   const uint32_t taken = seat.port.taken_index();
-  const bool untaken = seat.port.untaken();
+  const bool untaken = taken != seat.port.delivered_index();
   if (untaken && taken != seat.recheck_taken) {
     seat.recheck_taken = taken;
     seat.recheck_at = now + kTakeTime;

@@ -17,10 +17,10 @@ constexpr uint32_t kByteOrderMagic = 0x1A2B3C4D;
 constexpr uint16_t kLinkTypeEthernet = 1;
 constexpr uint16_t kOptionEnd = 0;
 constexpr uint16_t kOptionComment = 1;
-constexpr uint16_t kOptionApplication = 4;    // of a section
-constexpr uint16_t kOptionName = 2;           // of an interface
-constexpr uint16_t kOptionResolution = 9;     // of an interface: 10^-value
-constexpr uint16_t kOptionFlags = 2;          // of a packet: low two bits the direction
+constexpr uint16_t kOptionApplication = 4;  // of a section
+constexpr uint16_t kOptionName = 2;         // of an interface
+constexpr uint16_t kOptionResolution = 9;   // of an interface: 10^-value
+constexpr uint16_t kOptionFlags = 2;        // of a packet: low two bits the direction
 constexpr size_t kWriteAt = 1 << 18;
 constexpr size_t kMaxOptionBytes = 0xFFFF;
 
@@ -29,9 +29,9 @@ constexpr size_t kMaxOptionBytes = 0xFFFF;
 PcapngWriter::PcapngWriter(int fd, std::string_view application) : fd_(fd) {
   const size_t block = begin_block(kSectionHeader);
   put32(kByteOrderMagic);
-  put16(1);            // major
-  put16(0);            // minor
-  put32(0xFFFFFFFF);   // section length: not known
+  put16(1);           // major
+  put16(0);           // minor
+  put32(0xFFFFFFFF);  // section length: not known
   put32(0xFFFFFFFF);
   put_option(kOptionApplication, application);
   end_options();

@@ -34,8 +34,8 @@ class PcapngWriter {
   /// The number that add_frame wants: 0, 1, …
   uint32_t add_interface(std::string_view name);
   /// frame: from the Ethernet header on, without FCS. Returns 0 or errno; EINVAL for an interface that was not added.
-  int add_frame(uint32_t interface, uint64_t unix_ns, Bytes frame, PcapngDirection direction = PcapngDirection::kUnknown,
-                std::string_view comment = {});
+  int add_frame(uint32_t interface, uint64_t unix_ns, Bytes frame,
+                PcapngDirection direction = PcapngDirection::kUnknown, std::string_view comment = {});
   int flush();
 
  private:

@@ -152,15 +152,16 @@ void ProcessPort::return_slot(uint32_t slot) {
   --held_slots_;
   uint8_t* const entry = memory_ + layout_.tx_return_offset + (tx_return_producer_++ & (layout_.tx_slots - 1)) * 4;
   __atomic_store_n(reinterpret_cast<uint32_t*>(entry), slot, __ATOMIC_RELAXED);
-  if (starved_) unblocked_ = true;
   mark_unpublished();
 }
 
-bool ProcessPort::take_unblocked() {
-  const bool was = unblocked_;
-  unblocked_ = false;
-  if (published_seen_ - tx_return_producer_ + kStarvedSlots < layout_.tx_slots) starved_ = false;
-  return was;
+bool ProcessPort::unblocked() const {
+  if (tx_return_published_ == tx_return_before_ || closed_) return false;
+  // What it has published less what it knew to be back is what it lacked when it went to sleep. Its indices are read
+  // now, not when its frames were taken: it may have published its last slots in between.
+  uint32_t lacking = 0 - tx_return_before_;
+  for (uint8_t priority = 0; priority < attach::kPriorities; ++priority) lacking += producer(priority);
+  return lacking + kStarvedSlots >= layout_.tx_slots;
 }
 
 void ProcessPort::copy_out(const LiveFrame& frame) {
@@ -232,17 +233,12 @@ void ProcessPort::notice(const attach::Notice& entry) {
   notices_->producer.store(++notice_producer_, std::memory_order_release);
 }
 
-uint8_t ProcessPort::pending() {
+uint8_t ProcessPort::pending() const {
   if (shut_reason_ != nullptr) return 0;
   uint32_t mask = 0;
-  published_seen_ = 0;
   for (uint8_t priority = 0; priority < attach::kPriorities; ++priority) {
-    const uint32_t published = producer(priority);
-    published_seen_ += published;
-    mask |= static_cast<uint32_t>(published != tx_[priority].consumer) << priority;
+    mask |= static_cast<uint32_t>(producer(priority) != tx_[priority].consumer) << priority;
   }
-  // What it has published less what it got back is what it lacks; modulo 2^32, as the indices are.
-  if (mask != 0 && published_seen_ - tx_return_producer_ + kStarvedSlots >= layout_.tx_slots) starved_ = true;
   return static_cast<uint8_t>(mask);
 }
 
@@ -254,6 +250,8 @@ bool ProcessPort::publish() {
   }
   tx_moved_ = 0;
   control_->rx_return.consumer.store(rx_return_consumer_, std::memory_order_release);
+  tx_return_before_ = tx_return_published_;
+  tx_return_published_ = tx_return_producer_;
   control_->tx_return.producer.store(tx_return_producer_, std::memory_order_release);
   if (rx_published_ == rx_producer_) return false;
   rx_published_ = rx_producer_;

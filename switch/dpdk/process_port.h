@@ -9,8 +9,7 @@
 //   take, deliver, collect, notice   see FramePort
 //   publish()        makes indices visible; the driver does it once per burst for the ports in store.unpublished()
 //   close()          no more than what is published by now; the port drains
-//   pending()        priorities with frames that are not taken yet: bit mask; reads eight shared words. Call it before
-//                    take(): it is also where the port learns how many slots the process has left
+//   pending()        priorities with frames that are not taken yet: bit mask; reads eight shared words
 //   return_slot()    a transmit slot goes back to the process
 //
 // One thread. The mapping belongs to the caller and must outlive the port and every packet that came from it.
@@ -41,7 +40,7 @@ class ProcessPort final : public attach::FramePort {
   void return_slot(uint32_t slot);
   /// True when frames are among it.
   bool publish();
-  uint8_t pending();
+  uint8_t pending() const;
   /// The process gave receive slots back, or moved its receive index, since the last collect().
   bool collectable() const;
 
@@ -56,12 +55,14 @@ class ProcessPort final : public attach::FramePort {
 
   // For who decides about kicks (nic_rules 3).
   uint32_t poll_seq() const { return control_->poll_seq.load(std::memory_order_relaxed); }
-  bool process_sleeping() const { return control_->process_sleeping.load(std::memory_order_relaxed) != 0; }
-  /// Frames delivered that the process has not taken, by its own word; only good for deciding about kicks.
-  bool untaken() const { return control_->rx.consumer.load(std::memory_order_relaxed) != rx_published_; }
+  bool process_sleeping() const { return control_->process_sleeping.load(std::memory_order_acquire) != 0; }
+  /// Up to where frames are published for the process, and up to where it took them by its own word; only good for
+  /// deciding about kicks.
+  uint32_t delivered_index() const { return rx_published_; }
   uint32_t taken_index() const { return control_->rx.consumer.load(std::memory_order_relaxed); }
-  /// True once after slots went back while the process had next to none: it may sleep for lack of them.
-  bool take_unblocked();
+  /// Whether the last publish() gave slots to a process that had next to none: it may sleep for lack of them. Asked
+  /// after a seq_cst fence and after process_sleeping() said yes.
+  bool unblocked() const;
   uint32_t seat_tag() const { return seat_tag_; }
 
  private:
@@ -92,7 +93,8 @@ class ProcessPort final : public attach::FramePort {
   std::array<Tx, attach::kPriorities> tx_{};
   uint8_t tx_moved_ = 0;  ///< priorities whose consumer index is unpublished
   uint32_t tx_return_producer_ = 0;
-  uint32_t published_seen_ = 0;  ///< sum of the transmit indices at the last pending()
+  uint32_t tx_return_published_ = 0;
+  uint32_t tx_return_before_ = 0;  ///< what was published before the last publish()
   uint32_t rx_producer_ = 0;
   uint32_t rx_published_ = 0;
   uint32_t rx_return_consumer_ = 0;
@@ -102,8 +104,6 @@ class ProcessPort final : public attach::FramePort {
   std::array<uint32_t, attach::kPriorities> last_producer_{};  ///< of a closed port
   bool closed_ = false;
   bool unpublished_ = false;
-  bool starved_ = false;
-  bool unblocked_ = false;
   std::vector<uint8_t> tx_held_;     ///< by slot: published and not yet returned
   std::vector<uint8_t> rx_out_;      ///< by slot: delivered and not yet returned
   std::vector<uint32_t> rx_free_;    ///< LIFO

@@ -23,16 +23,36 @@ class Steps {
 
   void step(uint8_t what, uint8_t priority, uint32_t value) {
     switch (what % 10) {
-      case 0: begin(priority, (value & 1) != 0); break;
-      case 1: finish(value, true); break;
-      case 2: finish(value, false); break;
-      case 3: receive(); break;
-      case 4: port_->flush(); break;
-      case 5: daemon_.give_back(value); break;
-      case 6: daemon_.deliver({value, static_cast<uint16_t>(value >> 8), 0, value * 7, 0}); break;
-      case 7: scribble(value, priority); break;
-      case 8: (void)port_->prepare_sleep((value & 1) != 0); break;
-      default: notices(value); break;
+      case 0:
+        begin(priority, (value & 1) != 0);
+        break;
+      case 1:
+        finish(value, true);
+        break;
+      case 2:
+        finish(value, false);
+        break;
+      case 3:
+        receive();
+        break;
+      case 4:
+        port_->flush();
+        break;
+      case 5:
+        daemon_.give_back(value);
+        break;
+      case 6:
+        daemon_.deliver({value, static_cast<uint16_t>(value >> 8), 0, value * 7, 0});
+        break;
+      case 7:
+        scribble(value, priority);
+        break;
+      case 8:
+        (void)port_->prepare_sleep((value & 1) != 0);
+        break;
+      default:
+        notices(value);
+        break;
     }
     FUZZ_CHECK(port_->free_slots() <= kSlots);
   }

@@ -4,8 +4,8 @@
 //
 //   TARGET_regression [--iterations N] [--seed N] PATH...
 //
-// PATH: a file or folder of inputs; of a .pcap file every frame becomes inputs (one per mode byte). First every input as
-// it is, then N mutations of random inputs. The seed is printed; a failure leaves the input in ./fuzz-failure.bin.
+// PATH: a file or folder of inputs; of a .pcap file every frame becomes inputs (one per mode byte). First every input
+// as it is, then N mutations of random inputs. The seed is printed; a failure leaves the input in ./fuzz-failure.bin.
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -83,16 +83,29 @@ Input mutate(const std::vector<Input>& corpus, weft::Random& random) {
     const uint64_t size = input.size();
     const uint8_t byte = static_cast<uint8_t>(random.next());
     switch (size == 0 ? 3 : random.below(7)) {
-      case 0: input[random.below(size)] = byte; break;
-      case 1: input[random.below(size)] ^= static_cast<uint8_t>(1u << (byte & 7)); break;
-      case 2: input.resize(random.below(size)); break;
-      case 3: input.insert(input.begin() + static_cast<long>(random.below(size + 1)), 1 + byte % 16, byte); break;
-      case 4: input[random.below(std::min<uint64_t>(size, 80))] = byte; break;  // headers more than payload
-      case 5: input[random.below(size)] = (byte & 1) != 0 ? 0xFF : 0; break;
+      case 0:
+        input[random.below(size)] = byte;
+        break;
+      case 1:
+        input[random.below(size)] ^= static_cast<uint8_t>(1u << (byte & 7));
+        break;
+      case 2:
+        input.resize(random.below(size));
+        break;
+      case 3:
+        input.insert(input.begin() + static_cast<long>(random.below(size + 1)), 1 + byte % 16, byte);
+        break;
+      case 4:
+        input[random.below(std::min<uint64_t>(size, 80))] = byte;
+        break;  // headers more than payload
+      case 5:
+        input[random.below(size)] = (byte & 1) != 0 ? 0xFF : 0;
+        break;
       default: {
         const Input& other = corpus[random.below(corpus.size())];
         const size_t n = std::min({static_cast<size_t>(1 + byte % 32), other.size(), input.size()});
-        if (n != 0) std::memcpy(input.data() + random.below(size - n + 1), other.data() + random.below(other.size() - n + 1), n);
+        if (n != 0)
+          std::memcpy(input.data() + random.below(size - n + 1), other.data() + random.below(other.size() - n + 1), n);
       }
     }
   }
@@ -122,8 +135,8 @@ int main(int argc, char** argv) {
     }
   }
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(signal, save_and_die);
-  std::printf("%zu inputs, then %llu mutations with seed %llu\n", corpus.size(), static_cast<unsigned long long>(iterations),
-              static_cast<unsigned long long>(seed));
+  std::printf("%zu inputs, then %llu mutations with seed %llu\n", corpus.size(),
+              static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(seed));
   std::fflush(stdout);
   for (const Input& input : corpus) try_input(input);
   weft::Random random(seed, 0);

@@ -59,9 +59,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A copy of exactly that size, so that a sanitizer sees the first byte read too far.
   std::vector<uint8_t> exact(data + 1, data + size);
   switch (data[0] % 4) {
-    case 0: fuzz_whole(exact, IcrcBytes::kPresent); break;
-    case 1: fuzz_whole(exact, IcrcBytes::kAbsent); break;
-    case 2: fuzz_split(exact); break;
+    case 0:
+      fuzz_whole(exact, IcrcBytes::kPresent);
+      break;
+    case 1:
+      fuzz_whole(exact, IcrcBytes::kAbsent);
+      break;
+    case 2:
+      fuzz_split(exact);
+      break;
     default:
       (void)rewrite_ecn(exact, Ecn::kCapable0);
       (void)decrement_ttl(exact);

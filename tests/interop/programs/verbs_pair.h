@@ -11,8 +11,7 @@
 //
 // Side 0 asks, side 1 answers. Every transfer fills the source with a pattern made of the seed and checks the target.
 // One thread. Waiting is bounded by options.wait_ms (then -ETIMEDOUT).
-#ifndef WEFT_TESTS_INTEROP_VERBS_PAIR_H_
-#define WEFT_TESTS_INTEROP_VERBS_PAIR_H_
+#pragma once
 
 #include <infiniband/verbs.h>
 #include <stddef.h>
@@ -68,5 +67,3 @@ void verbs_fill(uint8_t* to, size_t bytes, uint32_t seed);
 // Offset of the first byte that differs, or -1.
 long verbs_check(const uint8_t* from, size_t bytes, uint32_t seed);
 double verbs_now(void);  // CLOCK_MONOTONIC, seconds
-
-#endif  // WEFT_TESTS_INTEROP_VERBS_PAIR_H_

@@ -30,10 +30,8 @@ void on_fault(int signal, siginfo_t*, void* context) {
   ::signal(signal, SIG_DFL);
 }
 
+/// In every Rig: Catch puts its own handler in front for each test case.
 void install_fixup() {
-  static bool done = false;
-  if (done) return;
-  done = true;
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
@@ -548,6 +546,16 @@ bool Client::poll(const Cq& cq, ib_uverbs_wc& out) {
   memcpy(&out, cq.ring.at(consumer), sizeof out);
   __atomic_store_n(&head->consumer_index, (consumer + 1) & head->index_mask, __ATOMIC_RELEASE);
   return true;
+}
+
+ib_uverbs_wc expect_wc(Rig& rig, Client& client, const Cq& cq, uint64_t wr_id, uint32_t status) {
+  ib_uverbs_wc wc = {};
+  INFO("waiting for wr_id " << wr_id << " with status " << status);
+  const bool came = rig.run([&] { return client.poll(cq, wc); });
+  REQUIRE(came);
+  CHECK(wc.wr_id == wr_id);
+  CHECK(wc.status == status);
+  return wc;
 }
 
 // --- pairs -------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/rdma_user_rxe.h>
+#include <sys/socket.h>
 
 #include <cstring>
 #include <functional>
@@ -88,6 +89,8 @@ class Rig {
 
   /// One round of the daemon, one pass of every device, one microsecond.
   void step();
+  /// The daemon takes frames from this node only.
+  void move_only(uint32_t i) { move_frames(*nodes_[i]); }
   bool run(const std::function<bool()>& done, uint32_t limit = 200000);
   void settle(uint32_t steps = 200);
   /// Writes a notice into the node's ring, as the daemon does for a frame it lost.
@@ -156,7 +159,7 @@ struct ConnectOptions {
   uint8_t sgid_index = 1;
 };
 
-struct Post {
+struct Post {  // every member has a default, so that tests name only what matters
   uint32_t opcode = 2;  // SEND
   uint64_t wr_id = 0;
   uint32_t flags = 2;  // signaled
@@ -165,8 +168,8 @@ struct Post {
   uint32_t rkey = 0;
   uint64_t compare_add = 0, swap = 0;
   uint32_t remote_qpn = 0, remote_qkey = 0, ah_num = 0;
-  std::vector<rxe_sge> sges;
-  std::string inline_data;
+  std::vector<rxe_sge> sges = {};
+  std::string inline_data = {};
 };
 
 class Client {
@@ -227,6 +230,16 @@ struct Pair {
 };
 
 void connect(Client& a, const Qp& a_qp, Client& b, const Qp& b_qp, const ConnectOptions& options = {});
+
+/// The next completion of `cq`, which must be for that wr_id with that status.
+ib_uverbs_wc expect_wc(Rig& rig, Client& client, const Cq& cq, uint64_t wr_id, uint32_t status = 0);
+
+// ibv_wr_opcode, ibv_send_flags, ibv_wc_status
+inline constexpr uint32_t kWrite = 0, kWriteImm = 1, kSend = 2, kSendImm = 3, kRead = 4, kCompareSwap = 5, kFetchAdd = 6,
+                          kLocalInvalidate = 7, kSendInvalidate = 9;
+inline constexpr uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
+inline constexpr uint32_t kLocLen = 1, kLocQpOp = 2, kLocProt = 4, kFlushErr = 5, kRemInvReq = 9, kRemAccess = 10,
+                          kRemOp = 11, kRetryExc = 12, kRnrRetryExc = 13;
 
 inline rxe_sge sge(const void* address, uint32_t length, uint32_t lkey) {
   return {reinterpret_cast<uint64_t>(address), length, lkey};

@@ -23,7 +23,8 @@ def run(program, **environment):
 
 class Library(unittest.TestCase):
     def test_exports_exactly_what_the_map_says(self):
-        text = open(MAP).read()
+        with open(MAP) as file:
+            text = file.read()
         listed = set(re.findall(r'^\s+(\w+);', text, re.M))
         exported = {line.split()[-1].split('@')[0] for line in tool('nm', '-D', '--defined-only', LIBRARY).splitlines()}
         self.assertGreater(len(listed), 60)

@@ -34,8 +34,12 @@ class FakeDaemon {
   const PortLayout& layout() const { return layout_; }
   StatusPage* status() { return status_.get(); }
   NoticeRing* notices() { return notices_.get(); }
-  uint8_t* tx_payload(uint32_t slot) { return memory() + layout_.tx_slot_offset + slot * layout_.slot_bytes + kHeadroom; }
-  uint8_t* rx_payload(uint32_t slot) { return memory() + layout_.rx_slot_offset + slot * layout_.slot_bytes + kHeadroom; }
+  uint8_t* tx_payload(uint32_t slot) {
+    return memory() + layout_.tx_slot_offset + slot * layout_.slot_bytes + kHeadroom;
+  }
+  uint8_t* rx_payload(uint32_t slot) {
+    return memory() + layout_.rx_slot_offset + slot * layout_.slot_bytes + kHeadroom;
+  }
 
   bool take(uint32_t priority, SlotDescriptor& out) {
     RingIndices& ring = control()->tx[priority];

@@ -185,7 +185,7 @@ TEST_CASE("a return of what the daemon does not have changes nothing") {
   const uint32_t sent = p.port->begin_frame(0, false);
   p.port->publish(sent, 0, 60, 0);
   p.port->flush();
-  p.daemon.give_back(held);         // ours, not published
+  p.daemon.give_back(held);  // ours, not published
   p.daemon.give_back(sent);
   p.daemon.give_back(sent);         // twice
   p.daemon.give_back(40);           // in the pool
@@ -206,7 +206,8 @@ TEST_CASE("received frames come in order and their slots go back") {
   CHECK_FALSE(p.port->receive_pending());
   CHECK_FALSE(p.port->receive(f));
   for (uint32_t round = 0; round < 100; ++round) {
-    for (uint32_t i = 0; i < 5; ++i) p.daemon.deliver({(round + i) % 32, static_cast<uint16_t>(54 + i), 7, 1024 - i, 0});
+    for (uint32_t i = 0; i < 5; ++i)
+      p.daemon.deliver({(round + i) % 32, static_cast<uint16_t>(54 + i), 7, 1024 - i, 0});
     for (uint32_t i = 0; i < 5; ++i) {
       CHECK(p.port->receive_pending());
       REQUIRE(p.port->receive(f));
@@ -282,8 +283,15 @@ TEST_CASE("sleep is safe only when nothing has arrived") {
   REQUIRE(p.port->receive(f));
   CHECK(p.port->prepare_sleep(true));
 
+  p.port->awake();
+  p.port->release(f.slot);
+  CHECK_FALSE(p.port->prepare_sleep(false));  // not flushed
+  CHECK(c->process_sleeping == 0);
+  p.port->flush();
+
   const uint32_t slot = p.port->begin_frame(0, false);
   p.port->publish(slot, 0, 60, 0);
+  CHECK_FALSE(p.port->prepare_sleep(false));
   p.port->flush();
   p.daemon.give_back(slot);
   CHECK(p.port->prepare_sleep(false));

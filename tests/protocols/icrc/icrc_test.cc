@@ -120,7 +120,8 @@ TEST_CASE("what a switch may change leaves the ICRC valid; anything else does no
     const size_t ip = 14;
     for (size_t at = ip; at < original.size(); ++at) {
       const size_t in_ip = at - ip;
-      const bool masked = ipv4 ? in_ip == 1 || in_ip == 8 || in_ip == 10 || in_ip == 11 : in_ip >= 1 && in_ip <= 7 && in_ip != 4 && in_ip != 5 && in_ip != 6;
+      const bool masked = ipv4 ? in_ip == 1 || in_ip == 8 || in_ip == 10 || in_ip == 11
+                               : in_ip >= 1 && in_ip <= 7 && in_ip != 4 && in_ip != 5 && in_ip != 6;
       const bool masked_later = at == bth - 2 || at == bth - 1 || at == bth + 4;
       frame = original;
       frame[at] ^= 0x10;

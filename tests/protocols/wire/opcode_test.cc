@@ -45,7 +45,8 @@ TEST_CASE("what is a response, and what carries payload") {
                          Opcode::kRcReadResponseOnly, Opcode::kRcAcknowledge, Opcode::kRcAtomicAcknowledge}) {
     CHECK(info(o).response);
   }
-  for (const Opcode o : {Opcode::kRcSendOnly, Opcode::kRcReadRequest, Opcode::kRcFetchAdd, Opcode::kUdSendOnly, Opcode::kCnp}) {
+  for (const Opcode o :
+       {Opcode::kRcSendOnly, Opcode::kRcReadRequest, Opcode::kRcFetchAdd, Opcode::kUdSendOnly, Opcode::kCnp}) {
     CHECK_FALSE(info(o).response);
   }
   for (const Opcode o : {Opcode::kRcReadRequest, Opcode::kRcAcknowledge, Opcode::kRcAtomicAcknowledge,
@@ -59,8 +60,8 @@ TEST_CASE("what is a response, and what carries payload") {
 }
 
 TEST_CASE("reserved opcodes are unknown") {
-  for (const unsigned o : {0x15u, 0x18u, 0x1bu, 0x1eu, 0x1fu, 0x2cu, 0x33u, 0x3fu, 0x55u, 0x60u, 0x63u, 0x66u, 0x80u,
-                           0x82u, 0x9fu, 0xb8u, 0xbfu, 0xc0u, 0xe0u, 0xffu}) {
+  for (const unsigned o : {0x15u, 0x18u, 0x1bu, 0x1eu, 0x1fu, 0x2cu, 0x33u, 0x3fu, 0x55u, 0x60u,
+                           0x63u, 0x66u, 0x80u, 0x82u, 0x9fu, 0xb8u, 0xbfu, 0xc0u, 0xe0u, 0xffu}) {
     CAPTURE(o);
     CHECK_FALSE(opcode_info(static_cast<uint8_t>(o)).known);
   }

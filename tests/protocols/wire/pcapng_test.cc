@@ -42,7 +42,8 @@ std::vector<Block> read_blocks(const FrameBytes& file) {
     REQUIRE(total % 4 == 0);
     REQUIRE(at + total <= file.size());
     REQUIRE(word(file, at + total - 4) == total);
-    blocks.push_back({word(file, at), FrameBytes(file.begin() + static_cast<long>(at + 8), file.begin() + static_cast<long>(at + total - 4))});
+    blocks.push_back({word(file, at), FrameBytes(file.begin() + static_cast<long>(at + 8),
+                                                 file.begin() + static_cast<long>(at + total - 4))});
     at += total;
   }
   return blocks;
@@ -168,9 +169,10 @@ TEST_CASE("tshark reads every golden frame back as RoCE v2 with its comment") {
     REQUIRE(out.flush() == 0);
   }
   close(fd);
-  const std::string command = std::string("timeout 60 tshark -r ") + path +
-                              " -T fields -e frame.interface_name -e frame.time_epoch -e frame.comment -e _ws.malformed "
-                              "-e infiniband.bth.opcode 2>/dev/null";
+  const std::string command =
+      std::string("timeout 60 tshark -r ") + path +
+      " -T fields -e frame.interface_name -e frame.time_epoch -e frame.comment -e _ws.malformed "
+      "-e infiniband.bth.opcode 2>/dev/null";
   FILE* lines = popen(command.c_str(), "r");
   REQUIRE(lines != nullptr);
   char line[512];

@@ -218,7 +218,8 @@ TEST_CASE("random bytes and random damage never get past the spans") {
   size_t parsed = 0;
   for (int i = 0; i < 20000; ++i) {
     FrameBytes bytes = good;
-    for (uint64_t hits = random.below(4); hits > 0; --hits) bytes[random.below(bytes.size())] = static_cast<uint8_t>(random.next());
+    for (uint64_t hits = random.below(4); hits > 0; --hits)
+      bytes[random.below(bytes.size())] = static_cast<uint8_t>(random.next());
     bytes.resize(random.below(bytes.size() + 8));
     bytes.shrink_to_fit();
     RoceFrame f;

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The data plane as the attach server sees it, for tests: keeps the ports it was given, unmaps them at detach.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "nic/host/attach_server.h"
+
+namespace weft::host {
+
+class FakePortSink : public PortSink {
+ public:
+  FakePortSink();
+  ~FakePortSink() override;
+
+  int attach(const SeatPort& port) override;
+  void detach(SeatId seat, uint32_t nic, bool died) override;
+  int status_memfd() const override { return status_fd_; }
+
+  struct Detached {
+    SeatId seat;
+    uint32_t nic;
+    bool died;
+  };
+  std::map<std::pair<SeatId, uint32_t>, SeatPort> ports;
+  std::vector<Detached> detached;
+  int next_error = 0;      ///< what the next attach answers
+  uint32_t fail_at_nic = 0;  ///< … for this NIC
+
+ private:
+  static void release(const SeatPort& port);
+  int status_fd_ = -1;
+};
+
+}  // namespace weft::host
