@@ -16,8 +16,8 @@ namespace {
 
 std::atomic<bool> use_system_calls{false};
 
-// process_vm_readv and writev on ourselves; the local side is the slot, which is always mapped. syscall(2) sets errno on
-// failure and the caller may sit inside a program's poll loop, so errno is put back.
+// process_vm_readv and writev on ourselves; the local side is the slot, which is always mapped. syscall(2) sets errno
+// on failure and the caller may sit inside a program's poll loop, so errno is put back.
 bool transfer(long number, void* local, const void* remote, size_t bytes) {
   const int saved = errno;
   auto* here = static_cast<char*>(local);
@@ -53,9 +53,7 @@ namespace system_copy {
 
 bool enabled() { return use_system_calls.load(std::memory_order_relaxed); }
 
-bool from_user(void* slot, const void* user, size_t bytes) {
-  return transfer(SYS_process_vm_readv, slot, user, bytes);
-}
+bool from_user(void* slot, const void* user, size_t bytes) { return transfer(SYS_process_vm_readv, slot, user, bytes); }
 
 bool to_user(void* user, const void* slot, size_t bytes) {
   if (bytes == 0) return true;
@@ -65,7 +63,8 @@ bool to_user(void* user, const void* slot, size_t bytes) {
   const size_t body = last_word > start ? last_word - start : 0;
   auto* source = static_cast<const char*>(slot);
   if (!transfer(SYS_process_vm_writev, const_cast<char*>(source), user, body)) return false;
-  return transfer(SYS_process_vm_writev, const_cast<char*>(source) + body, static_cast<char*>(user) + body, bytes - body);
+  return transfer(SYS_process_vm_writev, const_cast<char*>(source) + body, static_cast<char*>(user) + body,
+                  bytes - body);
 }
 
 bool compare_swap(void* user, uint64_t compare, uint64_t swap, uint64_t& original) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slow half of copy.h: the kernel copies for us and reports a bad address instead of raising a signal. Used where no
-// fix-up handler is in place, and as the whole routine on architectures without one of their own.
-// Shared by copy_x86_64.cc and copy_portable.cc; nobody else includes it.
+// The slow half of copy.h: the kernel copies for us and reports a bad address instead of raising a signal. Used where
+// no fix-up handler is in place, and as the whole routine on architectures without one of their own. Shared by
+// copy_x86_64.cc and copy_portable.cc; nobody else includes it.
 #pragma once
 
 #include <stddef.h>

@@ -248,7 +248,8 @@ bool fetch_add_user(void* user, uint64_t add, uint64_t& original) {
 }
 
 uintptr_t copy_fixup(uintptr_t pc) {
-  const bool ours = pc >= reinterpret_cast<uintptr_t>(weft_copy_begin) && pc < reinterpret_cast<uintptr_t>(weft_copy_end);
+  const bool ours =
+      pc >= reinterpret_cast<uintptr_t>(weft_copy_begin) && pc < reinterpret_cast<uintptr_t>(weft_copy_end);
   return ours ? reinterpret_cast<uintptr_t>(weft_copy_fault) : 0;
 }
 

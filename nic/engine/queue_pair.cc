@@ -225,8 +225,8 @@ int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttribut
   qp.state.store(to, std::memory_order_relaxed);
   qp.drain_told = false;
   if (to == QpState::kDrained && sends_idle(qp)) tell_drained(qp);
-  // Works may have been posted while it was drained.
-  if (to == QpState::kReadyToSend) activate(qp);
+  // Works may have been posted while it was drained, or into the ring before it was ready.
+  if (to == QpState::kReadyToSend && has_more(qp, now)) activate(qp);
   return 0;
 }
 

@@ -298,6 +298,7 @@ void AttachServer::leave_seat(Channel& channel, bool died, Instant now) {
   }
   seats_.erase(it);
   free_seats_.push_back(channel.seat);
+  if (settings_.left) settings_.left(channel.host);
 }
 
 void AttachServer::drop_seat(SeatId seat, const std::string& reason, Instant now) {

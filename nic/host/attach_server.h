@@ -94,6 +94,7 @@ struct AttachSettings {
   uint32_t slot_payload = attach::kDefaultSlotPayload;
   Duration hello_time = seconds(5);  ///< a client that says nothing for this long is dropped
   std::function<void(const std::string&)> log;  ///< one line; may be empty
+  std::function<void(uint32_t host)> left;      ///< a process of that host is gone; may be empty
 };
 
 struct AttachStatistics {

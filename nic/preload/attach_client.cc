@@ -151,7 +151,8 @@ bool geometry_fits(const attach::Welcome& welcome) {
   if (welcome.slot_payload < 256 || welcome.slot_payload > 16384 || welcome.slot_payload % 64 != 0) return false;
   if (welcome.qpn_log2 == 0 || welcome.qpn_log2 > 20 || welcome.gid_count > 4) return false;
   const auto page = static_cast<uint32_t>(sysconf(_SC_PAGESIZE));
-  return attach::port_layout(welcome.tx_slots, welcome.rx_slots, welcome.slot_payload, page).total == welcome.port_bytes;
+  return attach::port_layout(welcome.tx_slots, welcome.rx_slots, welcome.slot_payload, page).total ==
+         welcome.port_bytes;
 }
 
 // Takes over the descriptors of one WELCOME. The memory ones are closed once mapped; the pipes stay.
@@ -171,8 +172,8 @@ int take_welcome(Received& in, Attachment& out, Line& why) {
   AttachedNic& nic = out.nics[out.nic_count++];
   nic.welcome = welcome;
   nic.memory_bytes = welcome.port_bytes;
-  nic.memory = static_cast<uint8_t*>(map_descriptor(fd(WelcomeDescriptor::kPort), welcome.port_bytes,
-                                                    PROT_READ | PROT_WRITE));
+  nic.memory =
+      static_cast<uint8_t*>(map_descriptor(fd(WelcomeDescriptor::kPort), welcome.port_bytes, PROT_READ | PROT_WRITE));
   nic.status = map_descriptor(fd(WelcomeDescriptor::kStatus), sizeof(attach::StatusPage), PROT_READ);
   nic.notices = map_descriptor(fd(WelcomeDescriptor::kNotices), sizeof(attach::NoticeRing), PROT_READ);
   nic.kick_read.store(fd(WelcomeDescriptor::kKickRead));

@@ -3,6 +3,11 @@
 // The background thread: sleeps until the daemon kicks, the attach socket has something, a deadline comes, or a command
 // asks; then runs the engine once (nic_rules 3). It is what drives the NIC of a program that computes, sleeps or spins
 // on memory. The daemon decides when that is needed, so a pass here does not count as polling.
+//
+// A program that posts and polls asks for the thread again and again, because a deadline comes nearer whenever
+// something stays to be done, and then does that itself. So a wake is not yet a pass: the thread looks whether a
+// deadline has come. And after a wake it *lingers*: it sleeps in short pieces and needs no further wakes, which cost
+// the program a system call and a context switch each, until a while went by without one.
 #include <errno.h>
 #include <sys/prctl.h>
 
@@ -12,14 +17,29 @@
 
 namespace weft::preload {
 
+namespace {
+// As long as the engine lets a program's own polling go on before the thread takes over.
+constexpr int64_t kLingerNs = 500'000;
+constexpr uint32_t kQuietPieces = 4;
+constexpr int64_t kNotNow = -2;
+}  // namespace
+
 void Guest::pass() {
   const Instant now = read_clock();
   for (uint32_t i = 0; i < attachment_.nic_count; ++i) devices_[i]->try_progress(now);
 }
 
-// Nanoseconds to sleep, -1 for ever, or -2: something came up meanwhile.
+bool Guest::deadline_passed() {
+  const Instant now = read_clock();
+  for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
+    if (devices_[i]->next_deadline() <= now) return true;
+  }
+  return false;
+}
+
+// Nanoseconds to sleep, -1 for ever, or kNotNow: there is something to do.
 int64_t Guest::prepare_sleep() {
-  thread_sleeps_.store(1, std::memory_order_seq_cst);
+  thread_sleeps_.store(linger_ == 0 ? 1 : 0, std::memory_order_seq_cst);
   bool safe = true;
   Instant deadline = kNever;
   for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
@@ -27,22 +47,36 @@ int64_t Guest::prepare_sleep() {
     const Instant due = devices_[i]->next_deadline();
     if (due < deadline) deadline = due;
   }
-  if (!safe) return -2;
-  if (deadline == kNever) return -1;
-  const Duration left = deadline - read_clock();
-  // Rounded up: waking a fraction of a nanosecond early would spin until the deadline.
-  return left <= Duration::zero() ? -2 : left.count() / 1000 + 1;
+  if (!safe) return kNotNow;
+  int64_t sleep_ns = -1;
+  if (deadline != kNever) {
+    const Duration left = deadline - read_clock();
+    if (left <= Duration::zero()) return kNotNow;
+    // Rounded up: waking a fraction of a nanosecond early would spin until the deadline.
+    sleep_ns = left.count() / 1000 + 1;
+  }
+  return linger_ != 0 && (sleep_ns < 0 || sleep_ns > kLingerNs) ? kLingerNs : sleep_ns;
 }
 
-void Guest::drain_kicks() {
+// True: the daemon kicked. Wakes by our own commands only count for lingering.
+bool Guest::drain_kicks() {
+  bool kicked = false;
   char bytes[64];
   for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
     const int fd = attachment_.nics[i].kick_read.load();
-    while (raw::read(fd, bytes, sizeof bytes) == static_cast<long>(sizeof bytes)) {
+    for (long got = sizeof bytes; got == static_cast<long>(sizeof bytes);) {
+      got = raw::read(fd, bytes, sizeof bytes);
+      kicked = kicked || got > 0;
     }
   }
-  uint64_t count;
-  raw::read(wake_fd_.load(), &count, sizeof count);
+  uint64_t count = 0;
+  const bool woken = raw::read(wake_fd_.load(), &count, sizeof count) > 0;
+  if (wake_missed_.exchange(0, std::memory_order_relaxed) != 0 || woken) {
+    linger_ = kQuietPieces;
+  } else if (linger_ != 0) {
+    --linger_;
+  }
+  return kicked;
 }
 
 void Guest::receive_messages() {
@@ -53,9 +87,8 @@ void Guest::receive_messages() {
     uint8_t bytes[attach::kMessageBytes];
   } message;
   for (;;) {
-    const long size =
-        raw::call(SYS_recvfrom, attachment_.socket.load(), message.bytes, sizeof message.bytes, MSG_DONTWAIT, nullptr,
-                  nullptr);
+    const long size = raw::call(SYS_recvfrom, attachment_.socket.load(), message.bytes, sizeof message.bytes,
+                                MSG_DONTWAIT, nullptr, nullptr);
     if (size == -EAGAIN || size == -EINTR) return;
     if (size != attach::kMessageBytes) {
       daemon_died();
@@ -79,27 +112,32 @@ void Guest::daemon_died() {
   for (uint32_t i = 0; i < attachment_.nic_count; ++i) devices_[i]->fatal(read_clock());
 }
 
+void Guest::sleep(int64_t sleep_ns) {
+  pollfd entries[attach::kMaxNicsPerHost + 2];
+  size_t count = 0;
+  entries[count++] = {wake_fd_.load(), POLLIN, 0};
+  entries[count++] = {daemon_gone() ? -1 : attachment_.socket.load(), POLLIN, 0};
+  for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
+    entries[count++] = {daemon_gone() ? -1 : attachment_.nics[i].kick_read.load(), POLLIN, 0};
+  }
+  raw::poll(entries, count, sleep_ns);
+}
+
 void Guest::run_background() {
   raw::call(SYS_prctl, PR_SET_NAME, "weft-nic");
-  pollfd entries[attach::kMaxNicsPerHost + 2];
+  bool must_pass = true;
   for (;;) {
-    pass();
+    if (must_pass) pass();
     const int64_t sleep_ns = prepare_sleep();
-    if (sleep_ns != -2) {
-      size_t count = 0;
-      entries[count++] = {wake_fd_.load(), POLLIN, 0};
-      entries[count++] = {daemon_gone() ? -1 : attachment_.socket.load(), POLLIN, 0};
-      for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
-        entries[count++] = {daemon_gone() ? -1 : attachment_.nics[i].kick_read.load(), POLLIN, 0};
-      }
-      raw::poll(entries, count, sleep_ns);
+    if (sleep_ns != kNotNow) {
+      sleep(sleep_ns);
     } else {
       // Somebody polls inline and holds the engine, or came in between: let it.
       raw::sched_yield();
     }
     thread_sleeps_.store(0, std::memory_order_seq_cst);
     for (uint32_t i = 0; i < attachment_.nic_count; ++i) devices_[i]->woke();
-    drain_kicks();
+    must_pass = drain_kicks() || sleep_ns == kNotNow || deadline_passed();
     if (!daemon_gone()) receive_messages();
   }
 }

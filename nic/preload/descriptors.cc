@@ -2,7 +2,6 @@
 #include "nic/preload/descriptors.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include <span>
 
@@ -42,8 +41,8 @@ Entry* entry_of(int fd) {
 
 bool make_table() {
   if (table.load() != nullptr) return true;
-  void* memory = raw::mmap(kMaxDescriptors * sizeof(Entry), PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+  void* memory =
+      raw::mmap(kMaxDescriptors * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
   if (memory == nullptr) return false;
   Entry* expected = nullptr;
   if (!table.compare_exchange_strong(expected, static_cast<Entry*>(memory))) {
@@ -69,7 +68,14 @@ OpenDevice* free_file() {
   return nullptr;
 }
 
+// The highest number that ever was an open device; what a scan of the table has to look at.
+constinit std::atomic<uint32_t> highest_fd{0};
+
 void set_entry(int fd, const OpenDevice& file) {
+  const auto number = static_cast<uint32_t>(fd);
+  uint32_t highest = highest_fd.load();
+  while (highest < number && !highest_fd.compare_exchange_weak(highest, number)) {
+  }
   entry_of(fd)->store(static_cast<uint16_t>(&file - files + 1), std::memory_order_release);
 }
 
@@ -85,7 +91,7 @@ int make_memfd(int flags) {
 
 // Another descriptor of the same open device; the engine maps its rings through it.
 int find_live(const OpenDevice& file) {
-  for (uint32_t fd = 0; fd < kMaxDescriptors; ++fd) {
+  for (uint32_t fd = 0; fd <= highest_fd.load(); ++fd) {
     if (command_file(static_cast<int>(fd)) == &file) return static_cast<int>(fd);
   }
   return -1;
@@ -167,34 +173,16 @@ void closed(int fd) {
     context->close(read_clock());
   }
   file->guest = nullptr;
+  file->number = -1;
+  file->live.store(-1);
   file->references.store(0);
 }
 
 void closed_range(unsigned first, unsigned last) {
   if (table.load() == nullptr || !owner_here()) return;
-  if (last >= kMaxDescriptors) last = kMaxDescriptors - 1;
-  // The table is a megabyte of mostly untouched memory: ask the open devices, not the numbers.
-  for (OpenDevice& file : used_files()) {
-    if (file.references.load() == 0) continue;
-    while (file.references.load() != 0) {
-      const int fd = file.live.load();
-      if (fd >= 0 && static_cast<unsigned>(fd) >= first && static_cast<unsigned>(fd) <= last) {
-        closed(fd);
-        continue;
-      }
-      if (file.references.load() <= 1) break;
-      // Several descriptors: the rare case pays for the scan.
-      bool any = false;
-      for (unsigned other = first; other <= last; ++other) {
-        if (command_file(static_cast<int>(other)) == &file) {
-          closed(static_cast<int>(other));
-          any = true;
-          break;
-        }
-      }
-      if (!any) break;
-    }
-  }
+  const unsigned highest = highest_fd.load(std::memory_order_acquire);
+  if (last > highest) last = highest;
+  for (unsigned fd = first; fd <= last; ++fd) closed(static_cast<int>(fd));
 }
 
 bool is_private(int fd) {
@@ -296,12 +284,6 @@ void after_fork_in_child() {
   owner.store(raw::getpid());
 }
 
-namespace {
-
-// A ring's offset says whose it is: unmap_ring() gets nothing else. memfds are sparse, and the program only hands the
-// number back to mmap. The first device starts at 0, so that a limit on file sizes (ulimit -f) rarely matters.
-constexpr unsigned kFileShift = 36;
-
 OpenDevice* file_of_number(int number) {
   OpenDevice* file = command_file(number);
   if (file != nullptr && file->number == number) return file;
@@ -311,36 +293,8 @@ OpenDevice* file_of_number(int number) {
   return nullptr;
 }
 
-}  // namespace
+uint32_t index_of(const OpenDevice& file) { return static_cast<uint32_t>(&file - files); }
 
-int map_ring(int command_fd, uint64_t wanted, nic::RingMemory& out) {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t bytes = (wanted + page - 1) / page * page;
-  if (bytes == 0 || bytes < wanted) return EINVAL;
-  OpenDevice* file = file_of_number(command_fd);
-  const int fd = file == nullptr ? -1 : file->live.load();
-  if (fd < 0) return EBADF;
-  const uint64_t offset = (static_cast<uint64_t>(file - files) << kFileShift) + file->file_end.fetch_add(bytes);
-  if (bytes > uint64_t{1} << kFileShift || (offset + bytes - 1) >> kFileShift != static_cast<uint64_t>(file - files)) return ENOSPC;
-  // Grows the file without ever shrinking it, whoever else maps a ring now; pages come when they are touched.
-  const long grown = raw::call(SYS_fallocate, fd, 0, offset + bytes - 1, 1);
-  if (grown != 0) return static_cast<int>(-grown);
-  void* address = raw::mmap(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<long>(offset));
-  if (address == nullptr) return ENOMEM;
-  out.address = static_cast<uint8_t*>(address);
-  out.offset = offset;
-  out.bytes = bytes;
-  return 0;
-}
-
-void unmap_ring(const nic::RingMemory& ring) {
-  raw::munmap(ring.address, ring.bytes);
-  const uint64_t index = ring.offset >> kFileShift;
-  if (index >= kMaxOpenDevices) return;
-  // The program unmaps its side after the destroy command; until then it reads zeros.
-  const int fd = files[index].live.load();
-  constexpr int kPunchHole = 0x02 | 0x01;  // FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
-  if (fd >= 0 && verify(fd, files[index])) raw::call(SYS_fallocate, fd, kPunchHole, ring.offset, ring.bytes);
-}
+OpenDevice* file_at(uint64_t index) { return index < kMaxOpenDevices ? &files[index] : nullptr; }
 
 }  // namespace weft::preload::descriptors

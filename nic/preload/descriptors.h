@@ -10,8 +10,9 @@
 //   keep_private(fd)         moves fd out of the program's way, marks it; returns the new number
 //   move_private(fd)         dup2() wants that number: gives libweft's descriptor another one; false: could not
 //
-// The table is by number and belongs to the process that opened the devices (owner_here()): the child of a vfork runs in
-// our memory, and what it closes are its own descriptors (nic_rules 4). Numbers from 2^20 up are refused with EMFILE.
+// The table is by number and belongs to the process that opened the devices (owner_here()): the child of a vfork runs
+// in our memory, and what it closes are its own descriptors (nic_rules 4). Numbers from 2^20 up are refused with
+// EMFILE.
 #pragma once
 
 #include <stdint.h>
@@ -34,7 +35,7 @@ struct OpenDevice {
   abi::Context* context = nullptr;
   Guest* guest = nullptr;  ///< nullptr in the child of a fork: every command answers EIO
   uint32_t nic = 0;
-  int number = -1;  ///< the descriptor it was opened with: what the engine passes to map_ring
+  int number = -1;            ///< the descriptor it was opened with: what the engine passes to map_ring
   std::atomic<int> live{-1};  ///< a descriptor that still names it
   dev_t device = 0;
   ino_t inode = 0;
@@ -69,6 +70,12 @@ void set_owner();
 /// In the child of a fork: every open device is detached, the private descriptors are closed.
 void after_fork_in_child();
 
+/// The open device that the engine knows as `number`; entries of the table by index.
+OpenDevice* file_of_number(int number);
+uint32_t index_of(const OpenDevice& file);
+OpenDevice* file_at(uint64_t index);
+
+// ring_memory.cc
 int map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out);
 void unmap_ring(const nic::RingMemory& ring);
 

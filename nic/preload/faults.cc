@@ -67,7 +67,7 @@ void chain(int number, siginfo_t* info, void* context) {
   }
   if (action.sa_handler == SIG_IGN) return;
   if ((action.sa_flags & SA_RESETHAND) != 0) {
-    struct sigaction reset{};
+    struct sigaction reset {};
     set_chained(chained, reset);
   }
   // The mask the kernel would have set; returning from our handler restores the old one.
@@ -92,18 +92,18 @@ void on_fault(int number, siginfo_t* info, void* context) {
 }
 
 bool ours_in_front(int number) {
-  struct sigaction now{};
+  struct sigaction now {};
   return WEFT_NEXT(sigaction)(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
          now.sa_sigaction == on_fault;
 }
 
 void take_over(int number) {
-  struct sigaction ours{};
+  struct sigaction ours {};
   ours.sa_sigaction = on_fault;
   // On the program's alternate stack when it has one (stack overflow handlers rely on it); not deferred, because the
   // program's handler may itself end up in our copy routine.
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  struct sigaction old{};
+  struct sigaction old {};
   if (WEFT_NEXT(sigaction)(number, &ours, &old) == 0) set_chained(chain_of(number), old);
 }
 
@@ -129,8 +129,9 @@ void check() {
 bool chain_action(int number, const struct sigaction* action, struct sigaction* old) {
   if (number != SIGSEGV && number != SIGBUS) return false;
   if (!installed.load(std::memory_order_acquire)) return false;
-  // The child of a vfork changes its own signal table, but would write into our memory. No lock: sigaction may be called
-  // from signal handlers; two threads that set the same signal at once get one of the two, as they would from libc.
+  // The child of a vfork changes its own signal table, but would write into our memory. No lock: sigaction may be
+  // called from signal handlers; two threads that set the same signal at once get one of the two, as they would from
+  // libc.
   if (!descriptors::owner_here()) return false;
   Chained& chained = chain_of(number);
   const struct sigaction previous = chained.copy[chained.current.load()];

@@ -4,7 +4,8 @@
 // at its fix-up, every other goes where it would have gone without us.
 //
 //   install()       puts the handler in place; cheap when it is. Called before the engine first touches program memory.
-//   chain_action()  what the wrappers of sigaction() and signal() do for these two signals: the program's action is kept
+//   chain_action()  what the wrappers of sigaction() and signal() do for these two signals: the program's action is
+//   kept
 //                   and chained, ours stays in front. False: not one of the two, or not installed: ask libc.
 //   check()         notices that somebody displaced the handler by a raw system call; copies then go by system calls
 //   unblock(set)    takes the two signals out of a mask: a blocked one kills despite the handler

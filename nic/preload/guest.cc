@@ -148,8 +148,8 @@ bool Guest::start_thread() {
   attr_init(&attributes);
   attr_size(&attributes, size_t{256} << 10);
   attr_detached(&attributes, PTHREAD_CREATE_DETACHED);
-  // The thread inherits the mask: it takes none of the program's signals, but the faults our copies cause (nic_rules 5),
-  // a debugger's, and the two that libc sends to every thread (cancellation and setuid).
+  // The thread inherits the mask: it takes none of the program's signals, but the faults our copies cause (nic_rules
+  // 5), a debugger's, and the two that libc sends to every thread (cancellation and setuid).
   uint64_t mask = ~uint64_t{0};
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, 32, 33}) mask &= ~(uint64_t{1} << (number - 1));
   uint64_t old = 0;
@@ -181,9 +181,12 @@ int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
   const Instant deadline = read_clock() + nanoseconds(kResolveLimitNs);
   while (error == 0 && answered_.load(std::memory_order_acquire) == 0) {
     const Duration left = deadline - read_clock();
-    if (daemon_gone()) error = EIO;
-    else if (left <= Duration::zero()) error = ETIMEDOUT;
-    else raw::futex_wait(&answered_, 0, left.count() / 1000);
+    if (daemon_gone())
+      error = EIO;
+    else if (left <= Duration::zero())
+      error = ETIMEDOUT;
+    else
+      raw::futex_wait(&answered_, 0, left.count() / 1000);
   }
   awaited_tag_.store(0);
   if (error != 0) return error;
@@ -204,7 +207,10 @@ void Guest::object_seen(char kind, uint64_t user_handle) {
 }
 
 void Guest::wake_thread() {
-  if (thread_sleeps_.load(std::memory_order_seq_cst) == 0 || thread_sleeps_.exchange(0) == 0) return;
+  if (thread_sleeps_.load(std::memory_order_seq_cst) == 0 || thread_sleeps_.exchange(0) == 0) {
+    if (wake_missed_.load(std::memory_order_relaxed) == 0) wake_missed_.store(1, std::memory_order_relaxed);
+    return;
+  }
   const uint64_t one = 1;
   raw::write(wake_fd_.load(), &one, sizeof one);
 }
@@ -234,11 +240,7 @@ void Guest::after_fork_in_child() {
   descriptors::after_fork_in_child();
   inline_progress::forget_all();
   if (guest == nullptr) return;
-  for (uint32_t i = 0; i < guest->attachment_.nic_count; ++i) {
-    guest->devices_[i]->detach();
-    const int kick = guest->attachment_.nics[i].kick_write.exchange(-1);
-    if (kick >= 0) raw::close(kick);
-  }
+  for (uint32_t i = 0; i < guest->attachment_.nic_count; ++i) guest->devices_[i]->detach();
 }
 
 void Guest::at_exit() {

@@ -61,15 +61,19 @@ class Guest final : public nic::Platform {
 
   // background.cc
   void pass();
+  bool deadline_passed();
   int64_t prepare_sleep();
-  void drain_kicks();
+  void sleep(int64_t sleep_ns);
+  bool drain_kicks();
   void receive_messages();
   void daemon_died();
 
   Attachment attachment_;
   nic::Device* devices_[attach::kMaxNicsPerHost] = {};
   std::atomic<int> wake_fd_{-1};
-  std::atomic<uint32_t> thread_sleeps_{0};
+  std::atomic<uint32_t> thread_sleeps_{0};  ///< 1: only a write to wake_fd_ wakes it soon
+  std::atomic<uint32_t> wake_missed_{0};    ///< a wake was asked for while it did not need one
+  uint32_t linger_ = 0;                     ///< the thread's own: short sleeps still to come
   std::atomic<bool> daemon_gone_{false};
 
   // One question at a time on the channel; the background thread takes the answer.

@@ -26,7 +26,6 @@ struct PatchedContext {
   std::atomic<uintptr_t> context{0};
   std::atomic<nic::Device*> device{nullptr};  ///< nullptr: pass through
   attach::ProcessPort* port = nullptr;
-  Guest* guest = nullptr;
   const OpenDevice* file = nullptr;
   PollCq poll_cq = nullptr;
   PostRecv post_recv = nullptr;
@@ -38,9 +37,7 @@ struct PatchedContext {
 constexpr uint32_t kMaxContexts = 64;
 // The first empty poll may just have missed a completion; from the second on somebody else needs the core (DESIGN D6).
 constexpr uint32_t kEmptyPollsBeforeYield = 2;
-constexpr int kErrorState = 6;           // IBV_QPS_ERR
-constexpr uint32_t kQpState = 56;        // ibv_qp.state, as the library last set it
-constexpr uintptr_t kNear = 1u << 20;    // two functions of one provider library lie closer than this
+constexpr uintptr_t kNear = 1u << 20;  // two functions of one provider library lie closer than this
 
 constinit PatchedContext contexts[kMaxContexts];
 constinit nic::FutexLock patch_lock;
@@ -104,7 +101,10 @@ int post_recv_hook(void* qp, void* wr, void** bad_wr) {
   if (entry == nullptr) return ENOSYS;
   const int result = entry->post_recv(qp, wr, bad_wr);
   const int state = *reinterpret_cast<const int*>(static_cast<const char*>(qp) + kQpState);
-  if (state == kErrorState && entry->device.load(std::memory_order_acquire) != nullptr) entry->guest->wake_thread();
+  if (state != kErrorState) return result;
+  // Not the thread: a wake of it is only a look at the deadlines. Errors are rare, and a flush is short.
+  nic::Device* device = entry->device.load(std::memory_order_acquire);
+  if (device != nullptr) device->try_progress(read_clock());
   return result;
 }
 
@@ -149,7 +149,6 @@ PatchedContext* patch_context(uintptr_t context) {
   if (post_recv == post_recv_hook) return entry->context.load() == context ? entry : nullptr;
   entry->device.store(nullptr);
   entry->port = &file->guest->port(file->nic);
-  entry->guest = file->guest;
   entry->file = file;
   entry->poll_cq = poll_cq;
   entry->post_recv = post_recv;

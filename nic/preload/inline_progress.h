@@ -4,7 +4,8 @@
 //
 // CREATE_CQ's user_handle is the library's ibv_cq, whose first word is the ibv_context; its ops table is patched there,
 // without naming libibverbs. The pointers of an ibv_cq_ex are set after that command, so they are patched at the next
-// command that names the CQ. post_recv and post_srq_recv are patched as a wake only (DECISIONS 20).
+// command that names the CQ. post_recv is patched to flush what is posted to a QP in ERR, and for nothing else
+// (DECISIONS 20).
 //
 //   completion_queue_seen(handle)  a CREATE_CQ, or a command that named the CQ, succeeded
 //   forget(file)                   an open device was closed: its context's memory is the library's again
@@ -21,12 +22,12 @@ namespace weft::preload::inline_progress {
 // Offsets in libibverbs' public structures, the same from rdma-core 44 to 64; the tests compare them with verbs.h.
 inline constexpr uint32_t kContextOps = 8;
 inline constexpr uint32_t kOpsPollCq = 88;
-inline constexpr uint32_t kOpsPostSrqRecv = 160;
 inline constexpr uint32_t kOpsPostRecv = 208;
 inline constexpr uint32_t kContextCommandFd = 264;
 inline constexpr uint32_t kExtendedStartPoll = 144;
 inline constexpr uint32_t kExtendedNextPoll = 152;
-inline constexpr uint32_t kQpContext = 0;
+inline constexpr uint32_t kQpState = 56;  // as the library last set it
+inline constexpr int kErrorState = 6;     // IBV_QPS_ERR
 
 void completion_queue_seen(uint64_t user_handle);
 void forget(const OpenDevice& file);

@@ -83,8 +83,10 @@ WEFT_INTERPOSE void closefrom(int first) {
   const unsigned from = first < 0 ? 0 : static_cast<unsigned>(first);
   auto* next = WEFT_NEXT_OR_NULL(closefrom);
   if (!descriptors::owner_here()) {
-    if (next != nullptr) next(first);
-    else close_range_raw(from, ~0u, 0);
+    if (next != nullptr)
+      next(first);
+    else
+      close_range_raw(from, ~0u, 0);
     return;
   }
   descriptors::closed_range(from, ~0u);

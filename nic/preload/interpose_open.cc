@@ -55,9 +55,9 @@ mode_t mode_argument(int flags, va_list arguments) {
 
 }  // namespace
 
-#define WEFT_MODE(flags)                       \
-  va_list arguments;                           \
-  va_start(arguments, flags);                  \
+#define WEFT_MODE(flags)                               \
+  va_list arguments;                                   \
+  va_start(arguments, flags);                          \
   const mode_t mode = mode_argument(flags, arguments); \
   va_end(arguments)
 

@@ -24,8 +24,8 @@ bool for_faults(int number) { return number == SIGSEGV || number == SIGBUS; }
 // signal() and its dialects differ in the flags only. True: done, `old` holds the previous handler.
 bool chain_handler(int number, sighandler_t handler, int flags, sighandler_t& old) {
   if (!for_faults(number)) return false;
-  struct sigaction action{};
-  struct sigaction previous{};
+  struct sigaction action {};
+  struct sigaction previous {};
   action.sa_handler = handler;
   action.sa_flags = flags;
   sigemptyset(&action.sa_mask);

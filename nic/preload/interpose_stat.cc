@@ -52,22 +52,22 @@ bool empty_path(const char* path, int flags) {
 
 }  // namespace
 
-#define WEFT_STAT_BY_PATH(function, Stat)                                               \
-  WEFT_INTERPOSE int function(const char* path, Stat* out) {                            \
-    RewrittenPath p(path);                                                              \
+#define WEFT_STAT_BY_PATH(function, Stat)                                                      \
+  WEFT_INTERPOSE int function(const char* path, Stat* out) {                                   \
+    RewrittenPath p(path);                                                                     \
     return p.uverbs() >= 0 ? device_stat(p.uverbs(), out) : WEFT_NEXT(function)(p.get(), out); \
   }
 
-#define WEFT_XSTAT_BY_PATH(function, Stat)                                                       \
-  WEFT_INTERPOSE int function(int version, const char* path, Stat* out) {                        \
-    RewrittenPath p(path);                                                                       \
+#define WEFT_XSTAT_BY_PATH(function, Stat)                                                              \
+  WEFT_INTERPOSE int function(int version, const char* path, Stat* out) {                               \
+    RewrittenPath p(path);                                                                              \
     return p.uverbs() >= 0 ? device_stat(p.uverbs(), out) : WEFT_NEXT(function)(version, p.get(), out); \
   }
 
-#define WEFT_STAT_AT(function, Stat)                                                      \
-  WEFT_INTERPOSE int function(int directory, const char* path, Stat* out, int flags) {    \
-    RewrittenPath p(path);                                                                \
-    const int device = empty_path(path, flags) ? device_of(directory) : p.uverbs();       \
+#define WEFT_STAT_AT(function, Stat)                                                                     \
+  WEFT_INTERPOSE int function(int directory, const char* path, Stat* out, int flags) {                   \
+    RewrittenPath p(path);                                                                               \
+    const int device = empty_path(path, flags) ? device_of(directory) : p.uverbs();                      \
     return device >= 0 ? device_stat(device, out) : WEFT_NEXT(function)(directory, p.get(), out, flags); \
   }
 

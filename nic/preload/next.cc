@@ -16,10 +16,10 @@ namespace {
 // The parts of one loaded object that a lookup reads.
 struct Symbols {
   uintptr_t base = 0;
-  const ElfW(Sym)* symbols = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
   const char* strings = nullptr;
   const uint32_t* gnu_hash = nullptr;
-  const ElfW(Half)* versions = nullptr;
+  const ElfW(Half) * versions = nullptr;
 };
 
 // glibc relocates these addresses in place on the architectures we run on, except in the vdso.
@@ -34,11 +34,20 @@ bool read_dynamic(const link_map& object, Symbols& out) {
   for (const ElfW(Dyn)* entry = object.l_ld; entry->d_tag != DT_NULL; ++entry) {
     const ElfW(Addr) value = entry->d_un.d_ptr;
     switch (entry->d_tag) {
-      case DT_SYMTAB: out.symbols = dynamic_pointer<ElfW(Sym)>(object, value); break;
-      case DT_STRTAB: out.strings = dynamic_pointer<char>(object, value); break;
-      case DT_GNU_HASH: out.gnu_hash = dynamic_pointer<uint32_t>(object, value); break;
-      case DT_VERSYM: out.versions = dynamic_pointer<ElfW(Half)>(object, value); break;
-      default: break;
+      case DT_SYMTAB:
+        out.symbols = dynamic_pointer<ElfW(Sym)>(object, value);
+        break;
+      case DT_STRTAB:
+        out.strings = dynamic_pointer<char>(object, value);
+        break;
+      case DT_GNU_HASH:
+        out.gnu_hash = dynamic_pointer<uint32_t>(object, value);
+        break;
+      case DT_VERSYM:
+        out.versions = dynamic_pointer<ElfW(Half)>(object, value);
+        break;
+      default:
+        break;
     }
   }
   return out.symbols != nullptr && out.strings != nullptr && out.gnu_hash != nullptr;
@@ -50,7 +59,7 @@ uint32_t gnu_hash(const char* name) {
   return hash;
 }
 
-void* address_of(const Symbols& object, const ElfW(Sym)& symbol) {
+void* address_of(const Symbols& object, const ElfW(Sym) & symbol) {
   void* address = reinterpret_cast<void*>(object.base + symbol.st_value);
   if (ELF64_ST_TYPE(symbol.st_info) == STT_GNU_IFUNC) address = reinterpret_cast<void* (*)()>(address)();
   return address;

@@ -31,17 +31,16 @@ void* missing_address();
 
 }  // namespace weft::preload
 
-#define WEFT_NEXT_OR_NULL(function)                                       \
-  ([]() {                                                                 \
-    static constinit ::weft::preload::Next next_symbol(#function);        \
-    return reinterpret_cast<decltype(&::function)>(next_symbol.get());    \
+#define WEFT_NEXT_OR_NULL(function)                                    \
+  ([]() {                                                              \
+    static constinit ::weft::preload::Next next_symbol(#function);     \
+    return reinterpret_cast<decltype(&::function)>(next_symbol.get()); \
   }())
 
-#define WEFT_NEXT(function)                                                                          \
-  ([]() {                                                                                            \
-    auto* found = WEFT_NEXT_OR_NULL(function);                                                       \
-    return found != nullptr ? found                                                                  \
-                            : reinterpret_cast<decltype(found)>(::weft::preload::missing_address()); \
+#define WEFT_NEXT(function)                                                                                  \
+  ([]() {                                                                                                    \
+    auto* found = WEFT_NEXT_OR_NULL(function);                                                               \
+    return found != nullptr ? found : reinterpret_cast<decltype(found)>(::weft::preload::missing_address()); \
   }())
 
 /// What the program sees. Everything else in libweft is hidden, and libweft.map says so again.

@@ -26,9 +26,7 @@ const char* after_path(const char* text, const char* prefix) {
   return text;
 }
 
-void host_folder(Text<512>& out) {
-  out.add(settings().run).add("/hosts/").add(settings().host);
-}
+void host_folder(Text<512>& out) { out.add(settings().run).add("/hosts/").add(settings().host); }
 
 constinit std::atomic<bool> missing_tree_reported{false};
 

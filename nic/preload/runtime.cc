@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the compiler may call in C++ code and a program without libstdc++ does not bring: operator new and delete, and
-// the stubs behind pure virtual functions and std::optional's checked access. libweft allocates with raw mmap; nothing of
-// ours calls these. They exist so that virtual destructors and header-only std link. The version script keeps them from
-// replacing the program's own.
+// the stubs behind pure virtual functions and std::optional's checked access. libweft allocates with raw mmap; nothing
+// of ours calls these. They exist so that virtual destructors and header-only std link. The version script keeps them
+// from replacing the program's own.
 #include <stddef.h>
 
 #include "protocols/base/assert.h"

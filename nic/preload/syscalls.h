@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// System calls without libc: no errno, no cancellation point, no interposed wrapper (ours or another preload's), safe in
-// signal handlers and in the child of a vfork. Each returns the kernel's value: >= 0, or -errno.
+// System calls without libc: no errno, no cancellation point, no interposed wrapper (ours or another preload's), safe
+// in signal handlers and in the child of a vfork. Each returns the kernel's value: >= 0, or -errno.
 //
 //   raw::call(number, a...)   any system call
 //   raw::read(fd, p, n) ...   the few that libweft lives on, by name

@@ -4,12 +4,13 @@
 //
 //   configure(config)     once per RTS; forgets everything
 //   post(work)            appends one request; allowed while can_post()
-//   pull(now, out)        gives the next frame this side wants on the wire, or false. Called only when a transmit slot is
+//   pull(now, out)        gives the next frame this side wants on the wire, or false. Called only when a transmit slot
+//   is
 //                         at hand; a frame given is taken to be sent.
-//   on_response(...)      ACK, NAK, RNR NAK, READ response, ATOMIC acknowledge; then placed() if the Placement is wanted
-//   on_timer(now)         when next_deadline() is reached (or later)
-//   next_completion(out)  finished work, strictly in order, one per posted work (signaled or not)
-//   fail(now, work, s)    the engine could not read the payload of a frame it pulled: that work ends in `s` once all
+//   on_response(...)      ACK, NAK, RNR NAK, READ response, ATOMIC acknowledge; then placed() if the Placement is
+//   wanted on_timer(now)         when next_deadline() is reached (or later) next_completion(out)  finished work,
+//   strictly in order, one per posted work (signaled or not) fail(now, work, s)    the engine could not read the
+//   payload of a frame it pulled: that work ends in `s` once all
 //                         earlier work has completed; nothing after it is sent
 //   flush()               the QP went to ERR: everything not completed completes as kFlushed
 //   on_notice(now)        the fabric knows of a loss or a death on this path since the last progress (patient timers)
@@ -22,11 +23,11 @@
 // whenever the window closes.
 //
 // Retries. A timeout, a NAK for a sequence error and a READ response overtaken by a later acknowledge each cost one of
-// `retry_count`; progress restores the budget. rnr_retry = n < 7 resends n times and fails at RNR NAK n + 1. A frame that
-// is not what it should be (a PSN never sent, a response of the wrong length) is dropped and counted in stats().
+// `retry_count`; progress restores the budget. rnr_retry = n < 7 resends n times and fails at RNR NAK n + 1. A frame
+// that is not what it should be (a PSN never sent, a response of the wrong length) is dropped and counted in stats().
 //
-// Patient (DECISIONS 12): a timeout without on_notice() since the last progress costs nothing and resends one packet as a
-// probe, after T, 2T, 4T, then every 8T.
+// Patient (DECISIONS 12): a timeout without on_notice() since the last progress costs nothing and resends one packet as
+// a probe, after T, 2T, 4T, then every 8T.
 #pragma once
 
 #include <array>
@@ -41,24 +42,24 @@ struct RequesterConfig {
   uint32_t mtu_bytes = 1024;
   uint32_t dest_qpn = 0;
   uint32_t first_psn = 0;
-  uint8_t timeout = 14;      ///< 4.096 us · 2^timeout; 0 = never
-  uint8_t retry_count = 7;   ///< 1 + retry_count transmissions
-  uint8_t rnr_retry = 7;     ///< 7 = for ever
-  uint8_t max_rd_atomic = 1; ///< READs and atomics outstanding; 0 means none may be posted (they never start)
+  uint8_t timeout = 14;           ///< 4.096 us · 2^timeout; 0 = never
+  uint8_t retry_count = 7;        ///< 1 + retry_count transmissions
+  uint8_t rnr_retry = 7;          ///< 7 = for ever
+  uint8_t max_rd_atomic = 1;      ///< READs and atomics outstanding; 0 means none may be posted (they never start)
   uint32_t window_packets = 256;  ///< unacknowledged request packets
   uint32_t ack_every = 32;
-  bool patient = true;       ///< DECISIONS 12
+  bool patient = true;  ///< DECISIONS 12
 };
 
 /// Counters since configure(); they wrap.
 struct RequesterStats {
   uint32_t packets_sent = 0;
-  uint32_t timeouts = 0;       ///< charged ones
-  uint32_t probes = 0;         ///< timeouts that were not charged
+  uint32_t timeouts = 0;  ///< charged ones
+  uint32_t probes = 0;    ///< timeouts that were not charged
   uint32_t sequence_naks = 0;
-  uint32_t implied_naks = 0;   ///< a READ response was lost
+  uint32_t implied_naks = 0;  ///< a READ response was lost
   uint32_t rnr_naks = 0;
-  uint32_t stale = 0;          ///< responses for PSNs that are not outstanding
+  uint32_t stale = 0;  ///< responses for PSNs that are not outstanding
   uint32_t malformed = 0;
 };
 
@@ -81,7 +82,7 @@ class RcRequester {
   Instant next_deadline() const;
   bool failed() const { return failed_; }
   bool idle() const { return reported_ == tail_; }  ///< nothing posted whose completion has not been taken
-  bool wants_to_send(Instant now) const;  ///< pull() would give a frame
+  bool wants_to_send(Instant now) const;            ///< pull() would give a frame
 
   const RequesterStats& stats() const { return stats_; }
   uint32_t oldest_psn() const { return una_ & kPsnMask; }  ///< the oldest PSN not acknowledged
@@ -131,34 +132,34 @@ class RcRequester {
   Duration interval() const;
 
   // Hot: all of it fits three cache lines.
-  WorkNumber reported_ = 0;  ///< completions given out
-  WorkNumber done_ = 0;      ///< acknowledged whole; the work that una_ belongs to
-  WorkNumber send_ = 0;      ///< the work that next_ belongs to
-  WorkNumber tail_ = 0;      ///< works posted
-  LinearPsn una_ = 0;        ///< oldest PSN not acknowledged
-  LinearPsn next_ = 0;       ///< next PSN to send
-  LinearPsn max_sent_ = 0;   ///< one past the newest PSN ever sent: what a valid response may name
-  LinearPsn post_psn_ = 0;   ///< first PSN of the next work posted
-  uint32_t in_flight_ = 0;   ///< request packets in [una_, next_); a READ counts as one
-  uint32_t window_ = 0;      ///< packets that may be in flight now; 1 while probing
+  WorkNumber reported_ = 0;     ///< completions given out
+  WorkNumber done_ = 0;         ///< acknowledged whole; the work that una_ belongs to
+  WorkNumber send_ = 0;         ///< the work that next_ belongs to
+  WorkNumber tail_ = 0;         ///< works posted
+  LinearPsn una_ = 0;           ///< oldest PSN not acknowledged
+  LinearPsn next_ = 0;          ///< next PSN to send
+  LinearPsn max_sent_ = 0;      ///< one past the newest PSN ever sent: what a valid response may name
+  LinearPsn post_psn_ = 0;      ///< first PSN of the next work posted
+  uint32_t in_flight_ = 0;      ///< request packets in [una_, next_); a READ counts as one
+  uint32_t window_ = 0;         ///< packets that may be in flight now; 1 while probing
   uint32_t since_request_ = 0;  ///< packets since the last AckReq
   uint32_t mtu_shift_ = 10;
-  uint8_t reads_out_ = 0;    ///< READs and atomics in flight
+  uint8_t reads_out_ = 0;  ///< READs and atomics in flight
   uint8_t retries_left_ = 0;
   uint8_t rnr_left_ = 0;
-  uint8_t backoff_ = 0;      ///< doublings of the probe interval
+  uint8_t backoff_ = 0;  ///< doublings of the probe interval
   bool configured_ = false;
   bool failed_ = false;
   bool flushed_ = false;
   bool error_taken_ = false;
-  bool stop_ = false;        ///< nothing from stop_work_ on is sent; it ends in stop_status_
-  bool noticed_ = false;     ///< the fabric reported a loss since the last progress
-  bool nak_counts_ = true;   ///< a NAK for una_ has not caused a retry yet
-  bool placing_ = false;     ///< a Placement is with the engine
+  bool stop_ = false;       ///< nothing from stop_work_ on is sent; it ends in stop_status_
+  bool noticed_ = false;    ///< the fabric reported a loss since the last progress
+  bool nak_counts_ = true;  ///< a NAK for una_ has not caused a retry yet
+  bool placing_ = false;    ///< a Placement is with the engine
   WorkStatus stop_status_ = WorkStatus::kSuccess;
   WorkNumber stop_work_ = 0;
   Duration timeout_ = Duration::max();
-  Instant deadline_ = kNever;   ///< of the acknowledge; meaningful while outstanding()
+  Instant deadline_ = kNever;           ///< of the acknowledge; meaningful while outstanding()
   Instant rnr_until_ = Instant::min();  ///< nothing is sent before
   RequesterConfig config_;
   RequesterStats stats_;

@@ -29,7 +29,8 @@ void RcResponder::configure(const ResponderConfig& config) {
   stats_ = {};
 }
 
-// --- receiving --------------------------------------------------------------------------------------------------------
+// --- receiving
+// --------------------------------------------------------------------------------------------------------
 
 Demand RcResponder::on_request(Instant, const TransportHeader& header, uint32_t payload_bytes) {
   WEFT_ASSERT(pending_ == Pending::kNone);
@@ -203,16 +204,23 @@ void RcResponder::settle(Instant, Outcome outcome, uint64_t atomic_original) {
     return;
   }
   switch (outcome) {
-    case Outcome::kDone: break;
+    case Outcome::kDone:
+      break;
     case Outcome::kReceiverNotReady:
       ++stats_.rnr_naks;
       nak_ = static_cast<uint8_t>(kSyndromeRnr | (config_.min_rnr_timer & 0x1f));
       nak_psn_ = expected_;
       gap_reported_ = true;  // what follows is dropped without a word until this packet comes again
       return;
-    case Outcome::kInvalidRequest: refuse(kNakInvalidRequest); return;
-    case Outcome::kRemoteAccess: refuse(kNakRemoteAccess); return;
-    case Outcome::kRemoteOperation: refuse(kNakRemoteOperation); return;
+    case Outcome::kInvalidRequest:
+      refuse(kNakInvalidRequest);
+      return;
+    case Outcome::kRemoteAccess:
+      refuse(kNakRemoteAccess);
+      return;
+    case Outcome::kRemoteOperation:
+      refuse(kNakRemoteOperation);
+      return;
   }
   if (what == Pending::kMessage) {
     accept_message();
@@ -269,7 +277,8 @@ void RcResponder::owe_acknowledge() {
   acknowledge_psn_ = next_psn(expected_, kPsnMask);
 }
 
-// --- resources --------------------------------------------------------------------------------------------------------
+// --- resources
+// --------------------------------------------------------------------------------------------------------
 
 /// Whether one more READ or atomic may be taken: the oldest kept must have been answered whole, else the requester has
 /// more outstanding than was agreed (IBTA Vol 1, 9.7.4.1.1).
@@ -311,7 +320,8 @@ void RcResponder::owe(uint32_t number, uint32_t from) {
   if (static_cast<int32_t>(number - answer_) < 0) answer_ = number;
 }
 
-// --- answering --------------------------------------------------------------------------------------------------------
+// --- answering
+// --------------------------------------------------------------------------------------------------------
 
 bool RcResponder::pull(Instant, OutFrame& out) {
   if (!owes()) return false;

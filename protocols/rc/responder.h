@@ -5,7 +5,8 @@
 //   on_request(now, ...)  a request packet. The Demand says what the engine has to do; it then calls settle() at once,
 //                         unless need is kNothing (duplicates, out of sequence, malformed: handled inside).
 //   settle(now, outcome)  accepts the packet (kDone) or records the NAK
-//   pull(now, out)        answers owed: ACK, NAK, RNR NAK, READ responses, ATOMIC acknowledges. Never called from inside
+//   pull(now, out)        answers owed: ACK, NAK, RNR NAK, READ responses, ATOMIC acknowledges. Never called from
+//   inside
 //                         on_request: receiving never waits for sending (nic_rules 1). What is owed is bounded by
 //                         max_dest_rd_atomic resources + one acknowledge.
 //   read_failed(now)      the engine could not read the memory of a READ response it pulled: a NAK is owed instead
@@ -13,12 +14,12 @@
 //
 // No allocation after configure(). Not thread-safe.
 //
-// Owed answers go out in the order of their requests: READ responses and ATOMIC acknowledges by PSN, then one ACK or NAK
-// for everything up to now. A READ response acknowledges what came before it, so the ACK behind it may fall away.
+// Owed answers go out in the order of their requests: READ responses and ATOMIC acknowledges by PSN, then one ACK or
+// NAK for everything up to now. A READ response acknowledges what came before it, so the ACK behind it may fall away.
 //
 // Duplicates (IBTA Vol 1, 9.7.5.1.4): SEND and WRITE are acknowledged again, once for any number; an atomic's result is
-// sent again while one of the last max_dest_rd_atomic requests; a READ is checked and executed again, from any packet of the
-// original to its end. Deviation: a duplicate READ that stops short of the original's end is dropped.
+// sent again while one of the last max_dest_rd_atomic requests; a READ is checked and executed again, from any packet
+// of the original to its end. Deviation: a duplicate READ that stops short of the original's end is dropped.
 #pragma once
 
 #include <array>
@@ -68,18 +69,18 @@ class RcResponder {
  private:
   /// A READ or atomic: what is still to be answered, and what a duplicate would ask for again.
   struct Resource {
-    uint64_t va = 0;           ///< READ: of packet 0
-    uint64_t original = 0;     ///< atomic: the value before
+    uint64_t va = 0;        ///< READ: of packet 0
+    uint64_t original = 0;  ///< atomic: the value before
     uint32_t rkey = 0;
     uint32_t length = 0;
     uint32_t first_psn = 0;
     uint32_t packets = 0;
-    uint32_t start = 0;        ///< packet that the answer under way began with: FIRST again after a re-request
-    uint32_t cursor = 0;       ///< next packet to answer
+    uint32_t start = 0;   ///< packet that the answer under way began with: FIRST again after a re-request
+    uint32_t cursor = 0;  ///< next packet to answer
     uint32_t msn = 0;
     bool atomic = false;
-    bool owed = false;         ///< cursor < packets is to be sent
-    bool answered = false;     ///< was sent whole once; a newer request may take its place
+    bool owed = false;      ///< cursor < packets is to be sent
+    bool answered = false;  ///< was sent whole once; a newer request may take its place
   };
 
   enum class Pending : uint8_t { kNone, kMessage, kRead, kAtomic, kReadAgain };
@@ -103,21 +104,21 @@ class RcResponder {
   void finish_answer(Resource& r);
 
   // Hot.
-  uint32_t expected_ = 0;   ///< 24 bits
-  uint32_t msn_ = 0;        ///< 24 bits
-  uint32_t offset_ = 0;     ///< bytes of the current message accepted
+  uint32_t expected_ = 0;       ///< 24 bits
+  uint32_t msn_ = 0;            ///< 24 bits
+  uint32_t offset_ = 0;         ///< bytes of the current message accepted
   uint32_t message_bytes_ = 0;  ///< WRITE: from its RETH
   uint64_t message_va_ = 0;
   uint32_t message_rkey_ = 0;
   uint32_t acknowledge_psn_ = 0;  ///< the newest PSN that asked
-  uint32_t answers_ = 0;    ///< resources that are owed
-  uint32_t answer_ = 0;     ///< no resource before this number is owed
-  uint32_t newest_ = 0;     ///< number of the next resource
-  uint32_t oldest_ = 0;     ///< resources kept: [oldest_, newest_)
+  uint32_t answers_ = 0;          ///< resources that are owed
+  uint32_t answer_ = 0;           ///< no resource before this number is owed
+  uint32_t newest_ = 0;           ///< number of the next resource
+  uint32_t oldest_ = 0;           ///< resources kept: [oldest_, newest_)
   uint32_t capacity_ = 1;
   uint32_t last_read_psn_ = 0;  ///< of the READ response pulled last
   uint32_t nak_psn_ = 0;
-  uint8_t nak_ = 0;         ///< syndrome of the NAK that is owed, 0: none
+  uint8_t nak_ = 0;  ///< syndrome of the NAK that is owed, 0: none
   bool configured_ = false;
   bool in_message_ = false;
   bool message_is_write_ = false;

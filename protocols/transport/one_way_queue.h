@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The send queue of the transports that are not acknowledged (UC, UD): works wait, are sent in order, complete once their
-// last packet has been pulled. A work that cannot be sent ends in its status after all earlier ones; the rest waits for
-// flush(). Fixed memory; not thread-safe; an implementation detail of uc/ and ud/.
+// The send queue of the transports that are not acknowledged (UC, UD): works wait, are sent in order, complete once
+// their last packet has been pulled. A work that cannot be sent ends in its status after all earlier ones; the rest
+// waits for flush(). Fixed memory; not thread-safe; an implementation detail of uc/ and ud/.
 #pragma once
 
 #include <array>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a message becomes packets (IBTA Vol 1, 9.4.2, 9.7.2): first and middle packets carry exactly the path MTU, the last
-// one 1..MTU bytes, a message of at most one MTU (zero bytes too) is a single ONLY packet. Pure functions of integers.
+// How a message becomes packets (IBTA Vol 1, 9.4.2, 9.7.2): first and middle packets carry exactly the path MTU, the
+// last one 1..MTU bytes, a message of at most one MTU (zero bytes too) is a single ONLY packet. Pure functions of
+// integers.
 #pragma once
 
 #include <cstdint>
@@ -48,11 +49,16 @@ constexpr Opcode message_opcode(WorkOpcode work, bool first, bool last) {
     return first ? Opcode::kRcSendFirst : Opcode::kRcSendMiddle;
   }
   switch (work) {
-    case WorkOpcode::kWrite: return first ? Opcode::kRcWriteOnly : Opcode::kRcWriteLast;
-    case WorkOpcode::kWriteImm: return first ? Opcode::kRcWriteOnlyImm : Opcode::kRcWriteLastImm;
-    case WorkOpcode::kSendImm: return first ? Opcode::kRcSendOnlyImm : Opcode::kRcSendLastImm;
-    case WorkOpcode::kSendInvalidate: return first ? Opcode::kRcSendOnlyInvalidate : Opcode::kRcSendLastInvalidate;
-    default: return first ? Opcode::kRcSendOnly : Opcode::kRcSendLast;
+    case WorkOpcode::kWrite:
+      return first ? Opcode::kRcWriteOnly : Opcode::kRcWriteLast;
+    case WorkOpcode::kWriteImm:
+      return first ? Opcode::kRcWriteOnlyImm : Opcode::kRcWriteLastImm;
+    case WorkOpcode::kSendImm:
+      return first ? Opcode::kRcSendOnlyImm : Opcode::kRcSendLastImm;
+    case WorkOpcode::kSendInvalidate:
+      return first ? Opcode::kRcSendOnlyInvalidate : Opcode::kRcSendLastInvalidate;
+    default:
+      return first ? Opcode::kRcSendOnly : Opcode::kRcSendLast;
   }
 }
 
@@ -69,21 +75,36 @@ struct MessagePacket {
 /// `rc_opcode` has the transport's prefix removed (UC: opcode − 0x20).
 constexpr MessagePacket classify_message(uint8_t rc_opcode) {
   switch (static_cast<Opcode>(rc_opcode)) {
-    case Opcode::kRcSendFirst: return {true, false, true, false, false, false};
-    case Opcode::kRcSendMiddle: return {true, false, false, false, false, false};
-    case Opcode::kRcSendLast: return {true, false, false, true, false, false};
-    case Opcode::kRcSendLastImm: return {true, false, false, true, true, false};
-    case Opcode::kRcSendOnly: return {true, false, true, true, false, false};
-    case Opcode::kRcSendOnlyImm: return {true, false, true, true, true, false};
-    case Opcode::kRcSendLastInvalidate: return {true, false, false, true, false, true};
-    case Opcode::kRcSendOnlyInvalidate: return {true, false, true, true, false, true};
-    case Opcode::kRcWriteFirst: return {true, true, true, false, false, false};
-    case Opcode::kRcWriteMiddle: return {true, true, false, false, false, false};
-    case Opcode::kRcWriteLast: return {true, true, false, true, false, false};
-    case Opcode::kRcWriteLastImm: return {true, true, false, true, true, false};
-    case Opcode::kRcWriteOnly: return {true, true, true, true, false, false};
-    case Opcode::kRcWriteOnlyImm: return {true, true, true, true, true, false};
-    default: return {};
+    case Opcode::kRcSendFirst:
+      return {true, false, true, false, false, false};
+    case Opcode::kRcSendMiddle:
+      return {true, false, false, false, false, false};
+    case Opcode::kRcSendLast:
+      return {true, false, false, true, false, false};
+    case Opcode::kRcSendLastImm:
+      return {true, false, false, true, true, false};
+    case Opcode::kRcSendOnly:
+      return {true, false, true, true, false, false};
+    case Opcode::kRcSendOnlyImm:
+      return {true, false, true, true, true, false};
+    case Opcode::kRcSendLastInvalidate:
+      return {true, false, false, true, false, true};
+    case Opcode::kRcSendOnlyInvalidate:
+      return {true, false, true, true, false, true};
+    case Opcode::kRcWriteFirst:
+      return {true, true, true, false, false, false};
+    case Opcode::kRcWriteMiddle:
+      return {true, true, false, false, false, false};
+    case Opcode::kRcWriteLast:
+      return {true, true, false, true, false, false};
+    case Opcode::kRcWriteLastImm:
+      return {true, true, false, true, true, false};
+    case Opcode::kRcWriteOnly:
+      return {true, true, true, true, false, false};
+    case Opcode::kRcWriteOnlyImm:
+      return {true, true, true, true, true, false};
+    default:
+      return {};
   }
 }
 

@@ -19,8 +19,8 @@ constexpr Duration ack_timeout(uint8_t exponent) {
 /// How long a requester waits after an RNR NAK with this timer code. Only the low five bits count.
 constexpr Duration rnr_delay(uint8_t code) {
   // In units of 10 us.
-  constexpr std::array<uint32_t, 32> kTable = {65536, 1,   2,   3,   4,   6,    8,    12,   16,   24,   32,
-                                               48,    64,  96,  128, 192, 256,  384,  512,  768,  1024, 1536,
+  constexpr std::array<uint32_t, 32> kTable = {65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+                                               48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
                                                2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return microseconds(int64_t{kTable[code & 0x1f]} * 10);
 }

@@ -10,7 +10,8 @@ constexpr uint8_t kUcPrefix = 0x20;
 constexpr uint8_t kPrefixMask = 0xe0;
 }  // namespace
 
-// --- sender -----------------------------------------------------------------------------------------------------------
+// --- sender
+// -----------------------------------------------------------------------------------------------------------
 
 void UcSender::configure(uint32_t mtu_bytes, uint32_t dest_qpn, uint32_t first_psn) {
   WEFT_ASSERT(is_path_mtu(mtu_bytes));
@@ -59,7 +60,8 @@ bool UcSender::pull(OutFrame& out) {
   return true;
 }
 
-// --- receiver ---------------------------------------------------------------------------------------------------------
+// --- receiver
+// ---------------------------------------------------------------------------------------------------------
 
 void UcReceiver::configure(uint32_t mtu_bytes, uint32_t first_psn) {
   WEFT_ASSERT(is_path_mtu(mtu_bytes));
@@ -86,7 +88,8 @@ Demand UcReceiver::on_request(const TransportHeader& header, uint32_t payload_by
     return {};
   }
   const bool in_order = header.psn == expected_;
-  // Whatever its PSN, this packet sets what comes next (IBTA Vol 1, 9.8.2.2.1): a gap costs one message, not all of them.
+  // Whatever its PSN, this packet sets what comes next (IBTA Vol 1, 9.8.2.2.1): a gap costs one message, not all of
+  // them.
   expected_ = (header.psn + 1) & kPsnMask;
   if (kind_.first) {
     if (in_message_) ++messages_dropped_;  // its last packet was lost

@@ -3,7 +3,8 @@
 // UC: SEND and WRITE without acknowledgement (IBTA Vol 1, 9.8). The sender completes a work when its last packet has
 // been pulled; the receiver drops the rest of a message after a gap and starts again at the next first or only packet.
 //
-//   sender      configure, post while can_post(), pull, next_completion; a work that UC cannot carry (READ, atomics, SEND
+//   sender      configure, post while can_post(), pull, next_completion; a work that UC cannot carry (READ, atomics,
+//   SEND
 //               with invalidate, more than 2^31 bytes) ends in an error after all earlier ones, then failed().
 //               fail(work, status): the engine could not read what it just pulled. Call it before next_completion().
 //   receiver    on_request, then settle() unless need is kNothing. A message dropped after its first packet leaves its

@@ -3,8 +3,8 @@
 // UD: one packet, one message, of at most one MTU, to any QP (IBTA Vol 1, 9.8.3). The sender completes a work once its
 // packet has been pulled. A work that UD cannot carry ends in an error after all earlier ones, then failed().
 //
-// Q_Key rule (IBTA Vol 1, 10.2.5; also rdma-core's ibv_post_send): a Q_Key with its top bit set in a work request means "use
-// the QP's own".
+// Q_Key rule (IBTA Vol 1, 10.2.5; also rdma-core's ibv_post_send): a Q_Key with its top bit set in a work request means
+// "use the QP's own".
 //
 // fail(work, status): the engine could not read what it just pulled. Call it before next_completion(). Nothing here has
 // time. No allocation after configure(). Not thread-safe.

@@ -74,7 +74,8 @@ bool EventQueue::finish(Instant limit) {
   return false;
 }
 
-// --- the open bucket --------------------------------------------------------------------------------------------------
+// --- the open bucket
+// --------------------------------------------------------------------------------------------------
 
 void EventQueue::insert_into_run(const Event& event) {
   if (position_ == run_.size()) {
@@ -121,7 +122,8 @@ bool EventQueue::open_next_bucket(Instant limit) {
   return true;
 }
 
-// --- the wheel --------------------------------------------------------------------------------------------------------
+// --- the wheel
+// --------------------------------------------------------------------------------------------------------
 
 uint32_t EventQueue::new_block() {
   if (free_block_ != kNoBlock) {
@@ -165,7 +167,8 @@ void EventQueue::take_bucket(uint64_t bucket) {
   }
 }
 
-/// The first bucket after the cursor that holds something, or kNoBucket. The wheel holds only (cursor, cursor + buckets).
+/// The first bucket after the cursor that holds something, or kNoBucket. The wheel holds only (cursor, cursor +
+/// buckets).
 uint64_t EventQueue::next_wheel_bucket() const {
   const size_t start = (cursor_ + 1) & mask_;
   const size_t words = occupied_.size();
@@ -192,7 +195,8 @@ uint64_t EventQueue::next_wheel_bucket() const {
   return kNoBucket;
 }
 
-// --- beyond the horizon -----------------------------------------------------------------------------------------------
+// --- beyond the horizon
+// -----------------------------------------------------------------------------------------------
 
 void EventQueue::overflow_push(const Event& event) {
   size_t i = overflow_.size();

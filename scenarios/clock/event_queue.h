@@ -8,9 +8,9 @@
 //   queue.run_until(clock_reading, ...)                                             // live: all that is due by now
 //   queue.next_due()                                                                // live: how long to sleep
 //
-// The order is total: (due, kind, source, per-source counter). Neither insertion order nor addresses decide, so the same
-// calls give the same run on any machine; handlers may schedule more, at now() or later. An event asked for in the past
-// (a frame stamped just before the clock was read again) becomes due now and is counted in late().
+// The order is total: (due, kind, source, per-source counter). Neither insertion order nor addresses decide, so the
+// same calls give the same run on any machine; handlers may schedule more, at now() or later. An event asked for in the
+// past (a frame stamped just before the clock was read again) becomes due now and is counted in late().
 //
 // Choose `bucket_width` so that a bucket holds a few events: a quarter to one nanosecond for 100-800G fabrics, more for
 // slow ones (a wrong width costs 2-8 times in speed, never correctness). Events cost no allocation once the queue has
@@ -73,7 +73,8 @@ class EventQueue {
   /// kind 0..63: smaller first among events of one instant.
   void schedule(Instant due, uint32_t kind, EventSource& source, uint64_t a, uint64_t b = 0);
 
-  /// Executes everything due at or before `limit`, in order; returns how many. Leaves now() at `limit` unless that is kNever.
+  /// Executes everything due at or before `limit`, in order; returns how many. Leaves now() at `limit` unless that is
+  /// kNever.
   template <typename Handler>
   uint64_t run_until(Instant limit, Handler&& handle) {
     const uint64_t before = executed_;
@@ -122,20 +123,20 @@ class EventQueue {
   Event overflow_pop();
 
   int shift_ = 10;
-  uint64_t mask_ = 0;        ///< buckets − 1
-  uint64_t cursor_ = 0;      ///< every event of this bucket and earlier ones is in run_
+  uint64_t mask_ = 0;    ///< buckets − 1
+  uint64_t cursor_ = 0;  ///< every event of this bucket and earlier ones is in run_
   Instant now_{};
   size_t size_ = 0;
   uint64_t executed_ = 0;
   uint64_t late_ = 0;
-  size_t position_ = 0;      ///< in run_: what is before has been executed
-  std::vector<Event> run_;   ///< the open bucket, sorted
-  std::vector<uint32_t> heads_;      ///< first block of each bucket
-  std::vector<uint64_t> occupied_;   ///< a bit per bucket
-  std::vector<uint64_t> summary_;    ///< a bit per word of occupied_
-  std::vector<Block> blocks_;        ///< [0] is never used
+  size_t position_ = 0;             ///< in run_: what is before has been executed
+  std::vector<Event> run_;          ///< the open bucket, sorted
+  std::vector<uint32_t> heads_;     ///< first block of each bucket
+  std::vector<uint64_t> occupied_;  ///< a bit per bucket
+  std::vector<uint64_t> summary_;   ///< a bit per word of occupied_
+  std::vector<Block> blocks_;       ///< [0] is never used
   uint32_t free_block_ = kNoBlock;
-  std::vector<Event> overflow_;      ///< 4-ary min-heap
+  std::vector<Event> overflow_;  ///< 4-ary min-heap
 };
 
 }  // namespace weft

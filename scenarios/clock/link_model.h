@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A direction of a link in virtual time: serialisation at a rate, a delay, and a seeded fault stage that loses, duplicates
-// and reorders. Says when copies of a frame arrive; moves nothing itself. Integers only.
+// A direction of a link in virtual time: serialisation at a rate, a delay, and a seeded fault stage that loses,
+// duplicates and reorders. Says when copies of a frame arrive; moves nothing itself. Integers only.
 //
 //   LinkModel link(settings, run_seed, component_id);
 //   link.transmit(start, wire_bytes)  ->  {departs, up to two arrivals}

@@ -25,7 +25,8 @@ EventQueue::Settings queue_settings(Duration bucket_width) {
 
 }  // namespace
 
-VirtualWorld::VirtualWorld(const Settings& settings) : settings_(settings), queue_(queue_settings(settings.bucket_width)) {
+VirtualWorld::VirtualWorld(const Settings& settings)
+    : settings_(settings), queue_(queue_settings(settings.bucket_width)) {
   WEFT_ASSERT(settings.transmit_slots > 0 && settings.receive_slots > 0);
   peers_.reserve(settings.peers);
   for (uint32_t i = 0; i < settings.peers; ++i) {
@@ -60,7 +61,8 @@ QpId VirtualWorld::connect(uint32_t peer_a, uint32_t peer_b, const RequesterConf
   return first;
 }
 
-// --- what tests do ----------------------------------------------------------------------------------------------------
+// --- what tests do
+// ----------------------------------------------------------------------------------------------------
 
 void VirtualWorld::post_send(QpId id, const SendWork& work, uint32_t local_offset) {
   qps_[id].backlog.push_back({work, local_offset});
@@ -108,7 +110,8 @@ bool VirtualWorld::quiet() const {
          free_frames_.size() == frames_.size();
 }
 
-// --- events -----------------------------------------------------------------------------------------------------------
+// --- events
+// -----------------------------------------------------------------------------------------------------------
 
 void VirtualWorld::mix(uint64_t value) { hash_ = std::rotl(hash_ ^ value, 27) * 0x100000001b3u + 0x9E3779B97F4A7C15u; }
 
@@ -127,7 +130,9 @@ void VirtualWorld::handle(const Event& event) {
       peers_[target].receive_ring.push_back(frame);
       drain(target);
       return;
-    case kDeparture: on_departure(target, frame); return;
+    case kDeparture:
+      on_departure(target, frame);
+      return;
     case kTimer: {
       Qp& qp = qps_[target];
       if (event.due != qp.timer_queued) return;  // one was armed for earlier in the meantime
@@ -139,7 +144,8 @@ void VirtualWorld::handle(const Event& event) {
       arm(target);
       return;
     }
-    default: WEFT_ASSERT(false);
+    default:
+      WEFT_ASSERT(false);
   }
 }
 
@@ -155,7 +161,8 @@ void VirtualWorld::arm(QpId id) {
   queue_.schedule(deadline, kTimer, qp.timer, id);
 }
 
-// --- receiving --------------------------------------------------------------------------------------------------------
+// --- receiving
+// --------------------------------------------------------------------------------------------------------
 
 /// Only for a world that answers inside receive: all answers must find a slot first.
 bool VirtualWorld::may_take(uint32_t peer, const Frame& frame) const {
@@ -229,7 +236,8 @@ Outcome VirtualWorld::perform(Qp& qp, const Demand& d, const Frame& frame, uint6
   Peer& peer = peers_[qp.peer];
   switch (d.need) {
     case Need::kPlaceSend:
-    case Need::kPlaceWrite: return place(qp, d, frame);
+    case Need::kPlaceWrite:
+      return place(qp, d, frame);
     case Need::kStartRead:
       return d.message_bytes == 0 || accessible(peer, d.va, d.message_bytes, d.rkey) ? Outcome::kDone
                                                                                      : Outcome::kRemoteAccess;
@@ -238,13 +246,14 @@ Outcome VirtualWorld::perform(Qp& qp, const Demand& d, const Frame& frame, uint6
       uint8_t* at = peer.memory.data() + (d.va - kMemoryBase);
       std::memcpy(&original, at, 8);
       const bool add = d.opcode == Opcode::kRcFetchAdd;
-      const uint64_t value = add                              ? original + d.atomic.swap_add
+      const uint64_t value = add                            ? original + d.atomic.swap_add
                              : original == d.atomic.compare ? d.atomic.swap_add
                                                             : original;
       std::memcpy(at, &value, 8);
       return Outcome::kDone;
     }
-    case Need::kNothing: break;
+    case Need::kNothing:
+      break;
   }
   return Outcome::kInvalidRequest;
 }
@@ -296,7 +305,8 @@ void VirtualWorld::feed(Qp& qp) {
   }
 }
 
-// --- sending ----------------------------------------------------------------------------------------------------------
+// --- sending
+// ----------------------------------------------------------------------------------------------------------
 
 void VirtualWorld::pump(uint32_t peer) {
   if (peers_[peer].dead || peers_[peer].stopped) return;
@@ -358,8 +368,8 @@ void VirtualWorld::publish(Qp& qp, QpId id, OutFrame& out, bool answer) {
   frame.answer = answer;
   frame.payload.clear();
   if (out.source != PayloadSource::kNone) {
-    const uint64_t start = out.source == PayloadSource::kWork ? uint64_t{qp.local_offsets[out.work]} + out.offset
-                                                              : out.va - kMemoryBase;
+    const uint64_t start =
+        out.source == PayloadSource::kWork ? uint64_t{qp.local_offsets[out.work]} + out.offset : out.va - kMemoryBase;
     const auto from = peer.memory.begin() + static_cast<std::ptrdiff_t>(start);
     frame.payload.assign(from, from + out.payload_bytes);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small world in virtual time for the transport machines: peers with memory, a NIC port of bounded transmit slots and a
-// bounded receive ring each, RC queue pairs between them, links that lose, duplicate and reorder. What tests of the
+// A small world in virtual time for the transport machines: peers with memory, a NIC port of bounded transmit slots and
+// a bounded receive ring each, RC queue pairs between them, links that lose, duplicate and reorder. What tests of the
 // machines run in, and the first driver of the virtual clock.
 //
 //   VirtualWorld world(settings);
@@ -11,9 +11,9 @@
 //   world.run_until(limit);                                    // or run(): until nothing can happen any more
 //   world.completions(a), world.receives(a + 1), world.memory(1), world.hash()
 //
-// Like a lossless fabric, a frame waits in its sender's slot while the receiver's ring is full. Answers go before requests
-// and may use the slots of the reserve (nic_rules 1). `answer_inside_receive` breaks that rule on purpose, to show that a
-// test would notice. A stopped peer takes nothing from its ring, as a process under SIGSTOP.
+// Like a lossless fabric, a frame waits in its sender's slot while the receiver's ring is full. Answers go before
+// requests and may use the slots of the reserve (nic_rules 1). `answer_inside_receive` breaks that rule on purpose, to
+// show that a test would notice. A stopped peer takes nothing from its ring, as a process under SIGSTOP.
 //
 // A frame is charged its payload and kFrameOverhead bytes on the wire. Everything is drawn from the seed: same settings
 // and calls, same hash(). Programmer's errors assert; machines see only what links deliver. Not thread-safe.
@@ -36,14 +36,14 @@ class VirtualWorld {
  public:
   static constexpr uint64_t kMemoryBase = 0x10000000;  ///< virtual address of byte 0 of every peer's memory
   static constexpr uint32_t kRkey = 0x1234;
-  static constexpr uint32_t kFrameOverhead = 82;       ///< preamble to gap of an untagged RoCEv2/IPv4 middle packet
+  static constexpr uint32_t kFrameOverhead = 82;  ///< preamble to gap of an untagged RoCEv2/IPv4 middle packet
 
   struct Settings {
     uint64_t seed = 1;
     uint32_t peers = 2;
     uint32_t memory_bytes = 1 << 20;
     uint32_t transmit_slots = 64;
-    uint32_t answer_reserve = 4;   ///< of the transmit slots
+    uint32_t answer_reserve = 4;  ///< of the transmit slots
     uint32_t receive_slots = 64;
     LinkSettings link;
     Duration bucket_width = nanoseconds(16);
@@ -54,7 +54,7 @@ class VirtualWorld {
     Instant at;
   };
   struct Receive {
-    uint32_t number = 0;   ///< of the receive request
+    uint32_t number = 0;  ///< of the receive request
     uint32_t bytes = 0;
     bool with_immediate = false;
     bool with_invalidate = false;
@@ -131,10 +131,10 @@ class VirtualWorld {
     std::vector<uint32_t> local_offsets;  ///< by work number
     std::deque<ReceiveRequest> receive_queue;
     uint32_t receives_posted = 0;
-    bool receive_taken = false;           ///< the head of receive_queue belongs to the message under way
+    bool receive_taken = false;  ///< the head of receive_queue belongs to the message under way
     bool error = false;
     EventSource timer;
-    Instant timer_queued = kNever;        ///< due time of the one queued timer event
+    Instant timer_queued = kNever;  ///< due time of the one queued timer event
     std::vector<Completion> completions;
     std::vector<Receive> receives;
     std::vector<Transmission> transmissions;
@@ -143,14 +143,14 @@ class VirtualWorld {
     Peer(const LinkSettings& link_settings, uint64_t seed, uint32_t id) : link(link_settings, seed, id) {}
     std::vector<uint8_t> memory;
     std::vector<QpId> qps;
-    size_t turn = 0;                  ///< round robin among qps
+    size_t turn = 0;  ///< round robin among qps
     uint32_t slots_used = 0;
     uint32_t answer_slots_used = 0;
     std::deque<uint32_t> transmit_ring;  ///< frames, oldest first
-    bool sending = false;             ///< the link is busy
+    bool sending = false;                ///< the link is busy
     std::deque<uint32_t> receive_ring;
-    uint32_t receive_reserved = 0;    ///< ring entries taken, by frames on their way too
-    std::vector<uint32_t> waiting;    ///< peers whose oldest frame waits for room here
+    uint32_t receive_reserved = 0;  ///< ring entries taken, by frames on their way too
+    std::vector<uint32_t> waiting;  ///< peers whose oldest frame waits for room here
     bool stopped = false;
     bool dead = false;
     bool dead_notify = false;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/tools/fake_data_plane.h"
 
-
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,7 +57,9 @@ void FakeDataPlane::detach_port(SeatId seat, uint32_t nic, bool died) {
 }
 
 std::vector<MetricSample> FakeDataPlane::metrics() {
-  return {{"ports_attached", {{"host", "h0"}}, ports.size()}};
+  std::vector<MetricSample> samples = extra;
+  samples.push_back({"process_ports", {}, ports.size()});
+  return samples;
 }
 
 int FakeDataPlane::start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) {

@@ -39,6 +39,7 @@ class FakeDataPlane : public DataPlane {
   FabricPlan plan;
   std::map<std::pair<SeatId, uint32_t>, PortSetup> ports;
   std::vector<Detached> detached;
+  std::vector<MetricSample> extra;  ///< told by metrics() too
   int attach_error = 0;  ///< what attach_port answers
 
  private:

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <map>
 
 #include "tools/weft/control_wire.h"
@@ -19,7 +18,7 @@ namespace {
 
 namespace asio = boost::asio;
 constexpr size_t kMaxSessions = 64;
-constexpr size_t kMaxQueuedBytes = 16u << 20;
+constexpr size_t kMaxQueuedBytes = 32u << 20;
 constexpr auto kDescriptorPause = std::chrono::milliseconds(100);
 
 class Session;
@@ -50,7 +49,7 @@ class Session : public ControlSession, public std::enable_shared_from_this<Sessi
   uint64_t id() const override { return id_; }
 
   bool send(const control::Reply& reply) override {
-    if (queued_bytes_ > kMaxQueuedBytes || ending_) return false;
+    if (queued_bytes() > kMaxQueuedBytes || ending_) return false;
     enqueue(reply);
     return true;
   }
@@ -102,19 +101,19 @@ class Session : public ControlSession, public std::enable_shared_from_this<Sessi
   void enqueue(const control::Reply& reply) {
     std::string bytes = frame_message(reply);
     if (bytes.empty()) bytes = frame_message(error_reply(EMSGSIZE, "the answer is longer than a message may be"));
-    queued_bytes_ += bytes.size();
-    queue_.push_back(std::move(bytes));
-    if (queue_.size() == 1) write_next();
+    waiting_ += bytes;
+    if (writing_.empty()) write_next();
   }
 
+  // All that waits goes in one write: a capture is many small messages.
   void write_next() {
-    asio::async_write(socket_, asio::buffer(queue_.front()),
+    writing_.swap(waiting_);
+    asio::async_write(socket_, asio::buffer(writing_),
                       [self = shared_from_this()](const boost::system::error_code& error, size_t) {
                         if (self->closed_) return;
                         if (error) return self->close({});
-                        self->queued_bytes_ -= self->queue_.front().size();
-                        self->queue_.pop_front();
-                        if (!self->queue_.empty()) {
+                        self->writing_.clear();
+                        if (!self->waiting_.empty()) {
                           self->write_next();
                         } else if (self->ending_) {
                           return self->close(self->reason_);
@@ -123,9 +122,11 @@ class Session : public ControlSession, public std::enable_shared_from_this<Sessi
                       });
   }
 
+  size_t queued_bytes() const { return writing_.size() + waiting_.size(); }
+
   // Requests are read alongside what is sent, but nobody can pile up answers that he does not fetch.
   void maybe_read() {
-    if (!reading_ && !ending_ && !closed_ && queued_bytes_ <= kMaxControlMessage) read_next();
+    if (!reading_ && !ending_ && !closed_ && queued_bytes() <= kMaxControlMessage) read_next();
   }
 
  private:
@@ -133,8 +134,8 @@ class Session : public ControlSession, public std::enable_shared_from_this<Sessi
   ControlSocket socket_;
   MessageReader reader_;
   uint64_t id_;
-  std::deque<std::string> queue_;
-  size_t queued_bytes_ = 0;
+  std::string writing_;
+  std::string waiting_;
   bool reading_ = false;
   bool ending_ = false;
   bool closed_ = false;

@@ -49,7 +49,7 @@ control::Reply ControlService::handle(const control::Request& request, ControlSe
       fill_hosts(*reply.mutable_hosts());
       return reply;
     case control::Request::kShowMetrics:
-      return metrics(request.show_metrics());
+      return metrics(request.show_metrics(), session);
     case control::Request::kShowQps:
       fill_qps(*reply.mutable_qps());
       return reply;
@@ -135,15 +135,22 @@ void ControlService::fill_qps(control::QpList& list) const {
   }
 }
 
-control::Reply ControlService::metrics(const control::ShowMetrics& request) {
+// A list that comes in parts is one look at the counters, kept for its session between them.
+control::Reply ControlService::metrics(const control::ShowMetrics& request, ControlSession& session) {
   control::Reply reply = new_reply();
   control::MetricList& list = *reply.mutable_metrics();
-  const host::AttachStatistics& attach = fabric_.attach().statistics();
-  std::vector<MetricSample> samples = fabric_.plane().metrics();
-  samples.push_back({"attach_accepted_total", {}, attach.attached});
-  samples.push_back({"attach_refused_total", {}, attach.refused});
-  samples.push_back({"attach_dropped_total", {}, attach.dropped});
-  samples.push_back({"attach_died_total", {}, attach.died});
+  const auto kept = request.skip() == 0 ? looks_.end() : looks_.find(session.id());
+  std::vector<MetricSample> samples;
+  if (kept != looks_.end()) {
+    samples = std::move(kept->second);
+  } else {
+    samples = fabric_.plane().metrics();
+    const host::AttachStatistics& attach = fabric_.attach().statistics();
+    samples.push_back({"attach_accepted_total", {}, attach.attached});
+    samples.push_back({"attach_refused_total", {}, attach.refused});
+    samples.push_back({"attach_dropped_total", {}, attach.dropped});
+    samples.push_back({"attach_died_total", {}, attach.died});
+  }
   uint32_t position = 0;
   for (const MetricSample& sample : samples) {
     if (sample.name.compare(0, request.prefix().size(), request.prefix()) != 0) continue;
@@ -161,6 +168,8 @@ control::Reply ControlService::metrics(const control::ShowMetrics& request) {
       label->set_value(value);
     }
   }
+  looks_.erase(session.id());
+  if (list.more()) looks_.emplace(session.id(), std::move(samples));
   return reply;
 }
 
@@ -218,6 +227,7 @@ control::Reply ControlService::stop_capture(ControlSession& session) {
 
 void ControlService::closed(ControlSession& session) {
   if (session.id() == ended_by_) ends_.end_now();
+  looks_.erase(session.id());
   const auto it = captures_.find(session.id());
   if (it == captures_.end()) return;
   for (const int id : it->second.ids) fabric_.plane().stop_capture(id);

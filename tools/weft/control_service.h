@@ -41,7 +41,7 @@ class ControlService : public ControlHandler {
   void fill_version(control::VersionReply& reply) const;
   void fill_hosts(control::HostList& list) const;
   void fill_qps(control::QpList& list) const;
-  control::Reply metrics(const control::ShowMetrics& request);
+  control::Reply metrics(const control::ShowMetrics& request, ControlSession& session);
   control::Reply start_capture(const control::CaptureStart& request, ControlSession& session);
   control::Reply stop_capture(ControlSession& session);
   void on_frame(ControlSession& session, CapturedFrame&& frame);
@@ -51,6 +51,7 @@ class ControlService : public ControlHandler {
   uint64_t ended_by_ = 0;  ///< the session that said down
   std::chrono::steady_clock::time_point started_;
   std::map<uint64_t, Capture> captures_;  ///< by session
+  std::map<uint64_t, std::vector<MetricSample>> looks_;  ///< lists not told to their end, by session
 };
 
 }  // namespace weft::tools

@@ -6,12 +6,12 @@
 //   MessageReader reader(socket);
 //   reader.read([](const std::string& error, Bytes body) { … });   error is empty, "closed" or one line
 //
-// One read at a time; the body is valid inside the call. Memory grows only after the length was checked.
+// One read at a time; the body is valid inside the call. Reads ahead in pieces of 64 KiB, because a capture is many small
+// messages; grows beyond that only for a message whose length was checked.
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>
 
-#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -40,11 +40,12 @@ class MessageReader {
   void read(Handler handler);
 
  private:
-  void read_body(uint32_t size, Handler handler);
+  bool take(Handler& handler);
 
   ControlSocket& socket_;
-  std::array<uint8_t, 4> head_{};
-  std::vector<uint8_t> body_;
+  std::vector<uint8_t> buffer_;  ///< bytes [begin_, end_) are unread
+  size_t begin_ = 0;
+  size_t end_ = 0;
 };
 
 }  // namespace weft::tools

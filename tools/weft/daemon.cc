@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <exception>
 #include <utility>
 
 #include "nic/host/port_memory.h"
@@ -114,7 +115,16 @@ class Loop {
       if (error) return;
       fabric_.attach().on_ready(monotonic_now());
       set_timer();
+      refresh_soon();
       wait_for_attach();
+    });
+  }
+
+  // After the events that are ready now: nobody waits for a file.
+  void refresh_soon() {
+    if (!fabric_.counters_are_stale()) return;
+    asio::post(io_, [this] {
+      if (fabric_.counters_are_stale()) fabric_.refresh_counters();
     });
   }
 
@@ -175,10 +185,14 @@ std::string serve(const RunFolder& folder, const FabricSettings& settings, const
   log("weft " + std::string(kWeftVersion) + ", " + std::to_string(settings.hosts) + " hosts, seed " + std::to_string(settings.seed));
   auto fabric = Fabric::start(folder.name, settings, folder, log);
   if (!fabric) return fabric.error();
-  Loop loop(**fabric, log);
-  if (std::string error = loop.listen(); !error.empty()) return error;
-  mode.report({});
-  loop.run();
+  try {
+    Loop loop(**fabric, log);
+    if (std::string error = loop.listen(); !error.empty()) return error;
+    mode.report({});
+    loop.run();
+  } catch (const std::exception& error) {  // Asio's constructors throw when descriptors run out
+    return std::string("the event loop cannot run: ") + error.what();
+  }
   return {};
 }
 

@@ -67,7 +67,7 @@ void print_result(const Act& act, const std::string& output) {
   std::string line;
   bool show_next = false;
   while (std::getline(lines, line)) {
-    bool show = show_next && !line.empty();
+    bool show = show_next && line.find_first_not_of("- \t") != std::string::npos;
     for (const char* part : act.wanted) {
       if (line.find(part) == std::string::npos) continue;
       show = true;

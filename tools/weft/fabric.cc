@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
 
 #include "nic/host/sysfs_tree.h"
 #include "tools/weft/units.h"
@@ -103,12 +104,39 @@ std::string Fabric::open_sockets(const FabricSettings& settings, const LogLine& 
   attach_settings.owner_uid = geteuid();
   attach_settings.strict_timers = settings.strict_timers;
   attach_settings.log = log;
+  attach_settings.left = [this](uint32_t host) { stale_hosts_.insert(host); };
   attach_ = std::make_unique<host::AttachServer>(addresses_, *sink_, attach_settings);
   for (uint32_t h = 0; h < addresses_.hosts(); ++h) {
     std::string error = attach_->listen(h, host_name(h), folder_.host_folder(host_name(h)) + "/attach");
     if (!error.empty()) return error;
   }
   return {};
+}
+
+void Fabric::refresh_counters() {
+  std::map<std::pair<std::string, std::string>, host::PortCounters> counters;  // by host and device
+  for (const MetricSample& sample : plane_->metrics()) {
+    std::string host;
+    std::string nic;
+    for (const auto& [key, value] : sample.labels) {
+      if (key == "host") host = value;
+      if (key == "nic") nic = value;
+    }
+    if (host.empty() || nic.empty()) continue;
+    host::PortCounters& c = counters[{host, nic}];
+    if (sample.name == "nic_tx_bytes") c.tx_bytes += sample.value;
+    if (sample.name == "nic_tx_packets") c.tx_packets += sample.value;
+    if (sample.name == "nic_rx_bytes") c.rx_bytes += sample.value;
+    if (sample.name == "nic_rx_packets") c.rx_packets += sample.value;
+    if (sample.name == "nic_drops") c.tx_discards += sample.value;
+  }
+  for (const uint32_t host : stale_hosts_) {
+    for (uint32_t n = 0; n < addresses_.nics(); ++n) {
+      const host::NicIdentity nic = addresses_.nic(host, n);
+      (void)host::update_counters(folder_.host_folder(host_name(host)) + "/sys", nic, counters[{host_name(host), nic.device()}]);
+    }
+  }
+  stale_hosts_.clear();
 }
 
 std::string Fabric::link_name(uint32_t host, uint32_t nic) const {

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ class Fabric {
   /// The link directions that the name of a link stands for ("h0-s0": "h0->s0" and "s0->h0"); any other name for itself.
   std::vector<std::string> capture_places(const std::string& name) const;
 
+  /// Hosts whose processes left have their sysfs counters written anew. Call it when the loop has time.
+  void refresh_counters();
+  bool counters_are_stale() const { return !stale_hosts_.empty(); }
+
  private:
   class Sink;
   Fabric(const FabricSettings& settings, const RunFolder& folder, FabricPlan plan);
@@ -56,6 +61,7 @@ class Fabric {
   std::unique_ptr<DataPlane> plane_;
   std::unique_ptr<Sink> sink_;
   std::unique_ptr<host::AttachServer> attach_;
+  std::set<uint32_t> stale_hosts_;
 };
 
 }  // namespace weft::tools

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/weft/launch.h"
 
-#include <dirent.h>
 #include <elf.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 namespace weft::tools {
 namespace {
@@ -24,14 +27,22 @@ std::string own_folder() {
   return full.substr(0, full.rfind('/'));
 }
 
-/// rdma-core takes a provider named in libibverbs.d from a library of its own; both have to be there.
+bool matches(const char* pattern) {
+  glob_t found{};
+  const bool any = glob(pattern, 0, nullptr, &found) == 0;
+  globfree(&found);
+  return any;
+}
+
+/// rdma-core finds a provider by a .driver file and loads a library that carries its name; both have to be there.
 bool is_rxe_provider_installed() {
-  bool driver = false;
-  if (DIR* folder = opendir("/etc/libibverbs.d")) {
-    while (const dirent* entry = readdir(folder)) driver = driver || std::strstr(entry->d_name, "rxe") != nullptr;
-    closedir(folder);
+  if (!matches("/etc/libibverbs.d/*rxe*.driver") && !matches("/usr/local/etc/libibverbs.d/*rxe*.driver")) return false;
+  for (const char* library : {"/usr/lib/*/libibverbs/librxe-rdmav*.so", "/usr/lib/libibverbs/librxe-rdmav*.so",
+                              "/usr/lib64/libibverbs/librxe-rdmav*.so", "/usr/local/lib/libibverbs/librxe-rdmav*.so",
+                              "/usr/local/lib/*/libibverbs/librxe-rdmav*.so"}) {
+    if (matches(library)) return true;
   }
-  return driver;
+  return false;
 }
 
 /// A dynamically linked ELF names its loader.
@@ -52,7 +63,62 @@ bool is_static_elf(const std::string& path) {
   return is_elf && !has_loader;
 }
 
+constexpr off_t kMaxProgram = 1 << 30;
+
+/// A whole file, mapped to be read; empty when that is not possible.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat info{};
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0 && info.st_size < kMaxProgram) {
+      void* mapped = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
+      if (mapped != MAP_FAILED) bytes_ = {static_cast<const char*>(mapped), static_cast<size_t>(info.st_size)};
+    }
+    if (fd >= 0) close(fd);
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() {
+    if (!bytes_.empty()) munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+  }
+  template <typename T>
+  bool read(uint64_t at, T& value) const {
+    if (at > bytes_.size() || bytes_.size() - at < sizeof value) return false;
+    std::memcpy(&value, bytes_.data() + at, sizeof value);
+    return true;
+  }
+  std::string text(uint64_t at) const {
+    if (at >= bytes_.size()) return {};
+    return std::string(bytes_.data() + at, strnlen(bytes_.data() + at, std::min<size_t>(bytes_.size() - at, 256)));
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
 }  // namespace
+
+// By sections, as linkers write them: .dynamic, and the string table that it is linked to.
+std::string needed_sanitizer(const std::string& program) {
+  const MappedFile file(program);
+  Elf64_Ehdr header{};
+  if (!file.read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return {};
+  const auto section_at = [&](uint64_t index, Elf64_Shdr& section) {
+    return file.read(header.e_shoff + index * sizeof section, section);
+  };
+  for (uint16_t i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr dynamic{};
+    Elf64_Shdr strings{};
+    if (!section_at(i, dynamic) || dynamic.sh_type != SHT_DYNAMIC || !section_at(dynamic.sh_link, strings)) continue;
+    Elf64_Dyn entry{};
+    for (uint64_t at = 0; at < dynamic.sh_size && file.read(dynamic.sh_offset + at, entry) && entry.d_tag != DT_NULL; at += sizeof entry) {
+      const std::string library = entry.d_tag == DT_NEEDED ? file.text(strings.sh_offset + entry.d_un.d_val) : std::string();
+      if (library.compare(0, 10, "libasan.so") == 0) return library;
+    }
+  }
+  return {};
+}
 
 Outcome<std::string> find_preload_library() {
   const std::string here = own_folder();
@@ -82,12 +148,15 @@ Outcome<std::string> preloadable_path(const std::string& library, const RunFolde
   return link;
 }
 
-Outcome<Environment> host_environment(const RunFolder& folder, const std::string& host, uint64_t run_id) {
+Outcome<Environment> host_environment(const RunFolder& folder, const std::string& host, uint64_t run_id,
+                                      const std::string& program) {
   Outcome<std::string> library = find_preload_library();
   if (!library) return Failure{library.error()};
   library = preloadable_path(*library, folder);
   if (!library) return Failure{library.error()};
-  std::string preload = *library;
+  // GCC's AddressSanitizer ends a program in which another library was loaded before it.
+  const std::string sanitizer = program.empty() ? std::string() : needed_sanitizer(find_program(program));
+  std::string preload = sanitizer.empty() ? *library : sanitizer + ":" + *library;
   // A program of its own may be preloaded already; a weft around this one, for another host, is replaced.
   const char* existing = getenv("LD_PRELOAD");
   for (const char* from = existing == nullptr ? "" : existing; *from != '\0';) {
@@ -130,7 +199,7 @@ std::string why_nothing_opened(const std::string& program) {
   if (!is_rxe_provider_installed()) {
     return "no rxe provider of rdma-core is installed (Debian and Ubuntu: apt-get install ibverbs-providers)";
   }
-  return "it never asked for one";
+  return "it did not try to";
 }
 
 uint64_t new_run_id() {

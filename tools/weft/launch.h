@@ -20,8 +20,12 @@ Outcome<std::string> find_preload_library();
 /// A path that LD_PRELOAD can carry: with a space or a colon in it, a link in the run folder stands for it.
 Outcome<std::string> preloadable_path(const std::string& library, const RunFolder& folder);
 
-/// run_id 0: none is set.
-Outcome<Environment> host_environment(const RunFolder& folder, const std::string& host, uint64_t run_id);
+/// run_id 0: none is set. program: what will be run, if that is known.
+Outcome<Environment> host_environment(const RunFolder& folder, const std::string& host, uint64_t run_id,
+                                      const std::string& program = {});
+
+/// The AddressSanitizer library that an ELF program is linked with ("libasan.so.8"), or nothing.
+std::string needed_sanitizer(const std::string& program);
 
 /// As execvp finds it; empty when it does not.
 std::string find_program(const std::string& name);

@@ -146,14 +146,18 @@ ParsedLine parse_command_line(int argc, const char* const* argv) {
   CLI::App app(kAbout, "weft");
   app.set_version_flag("--version", std::string("weft ") + kWeftVersion);
   app.require_subcommand(1);
-  app.fallthrough();
-  app.add_option("--name", line.name, "Which fabric (or WEFT_NAME); before or after the verb's own arguments")->capture_default_str();
+  const char* about_name = "Which fabric (or WEFT_NAME); before or after the verb's own arguments";
+  app.add_option("--name", line.name, about_name)->capture_default_str();
   add_up(app, line);
   add_run(app, line);
   add_watchers(app, line);
   app.add_subcommand("demo", "A private fabric, ibv_rc_pingpong and ib_write_bw across it, and what the switch saw");
   app.add_subcommand("down", "End a fabric");
   app.add_subcommand("doctor", "What works on this machine, and what would help");
+
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    verb->add_option("--name", line.name, about_name)->capture_default_str();
+  }
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {

@@ -97,7 +97,7 @@ int command_run(const ParsedLine& line) {
   if (std::string error = check_host(**client, line.host); !error.empty()) return complain(error, kOwnFailure);
   client->reset();
   const uint64_t run_id = new_run_id();
-  Outcome<Environment> environment = host_environment(*folder, line.host, run_id);
+  Outcome<Environment> environment = host_environment(*folder, line.host, run_id, line.command[0]);
   if (!environment) return complain(environment.error(), kOwnFailure);
 
   sigset_t all;

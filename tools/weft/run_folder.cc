@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace weft::tools {
 namespace {
@@ -59,23 +60,21 @@ struct flock whole_file() {
   return lock;
 }
 
-/// Removes the entries below an open directory; keep: a name to spare at this level.
-void remove_below(int directory_fd, const char* keep) {
-  DIR* directory = fdopendir(directory_fd);
-  if (directory == nullptr) {
-    close(directory_fd);
-    return;
-  }
-  while (const dirent* entry = readdir(directory)) {
-    const char* name = entry->d_name;
-    if (std::strcmp(name, ".") == 0 || std::strcmp(name, "..") == 0) continue;
-    if (keep != nullptr && std::strcmp(name, keep) == 0) continue;
-    if (unlinkat(directory_fd, name, 0) == 0) continue;
-    const int child = openat(directory_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (child >= 0) remove_below(child, nullptr);
-    (void)unlinkat(directory_fd, name, AT_REMOVEDIR);
-  }
+/// Removes what is below a folder; keep: a name to spare at this level. Needs one descriptor at a time, because it also
+/// cleans up when there are none left. A symbolic link is unlinked, so nothing is followed.
+void remove_below(const std::string& path, const char* keep) {
+  std::vector<std::string> names;
+  DIR* directory = opendir(path.c_str());
+  if (directory == nullptr) return;
+  while (const dirent* entry = readdir(directory)) names.emplace_back(entry->d_name);
   closedir(directory);
+  for (const std::string& name : names) {
+    if (name == "." || name == ".." || (keep != nullptr && name == keep)) continue;
+    const std::string child = path + "/" + name;
+    if (unlink(child.c_str()) == 0 || errno == ENOENT) continue;
+    remove_below(child, nullptr);
+    (void)rmdir(child.c_str());
+  }
 }
 
 }  // namespace
@@ -158,8 +157,8 @@ bool is_locked(const RunFolder& folder) {
 }
 
 void clear_run_folder(const RunFolder& folder) {
-  const int fd = open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd >= 0) remove_below(fd, "lock");
+  struct stat info{};
+  if (lstat(folder.path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) remove_below(folder.path, "lock");
 }
 
 void remove_run_folder(const RunFolder& folder) {

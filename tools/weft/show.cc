@@ -88,7 +88,7 @@ void print_qps(const control::QpList& list) {
   Table table({"HOST", "DEVICE", "QPN", "TYPE", "STATE", "PEER", "PEER QPN", "MTU", "PROGRAM"});
   for (const control::Qp& qp : list.qps()) {
     table.row({qp.host(), qp.device(), std::to_string(qp.qpn()), qp.type(), qp.state(), qp.peer().empty() ? "-" : qp.peer(),
-               std::to_string(qp.peer_qpn()), std::to_string(qp.mtu()), qp.program() + " (" + std::to_string(qp.pid()) + ")"});
+               std::to_string(qp.peer_qpn()), qp.mtu() == 0 ? "-" : std::to_string(qp.mtu()), qp.program() + " (" + std::to_string(qp.pid()) + ")"});
   }
   put(table.text());
 }

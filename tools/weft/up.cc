@@ -63,8 +63,8 @@ void print_next_steps(const RunFolder& folder, const FabricSettings& settings) {
   const std::string option = name_option(folder.name);
   const std::string last = "h" + std::to_string(settings.hosts > 1 ? 1 : 0);
   std::printf("fabric '%s' is up: %u host%s on switch s0\n\n", folder.name.c_str(), settings.hosts, settings.hosts == 1 ? "" : "s");
-  std::printf("  weft run h0%s -- ib_write_bw -x 1 &\n", option.c_str());
-  std::printf("  weft run %s%s -- ib_write_bw -x 1 h0\n", last.c_str(), option.c_str());
+  std::printf("  weft run h0%s -- ib_write_bw &\n", option.c_str());
+  std::printf("  weft run %s%s -- ib_write_bw h0\n", last.c_str(), option.c_str());
   std::printf("  weft show ports%s\n  weft down%s\n", option.c_str(), option.c_str());
   std::fflush(stdout);
 }

@@ -104,6 +104,7 @@ class Rig {
   uint64_t dropped = 0;
   bool daemon_stopped = false;
   int resolve_error = 0;
+  std::function<void()> while_resolving;
 
  private:
   void move_frames(Node& from);
@@ -176,6 +177,8 @@ class Client {
  public:
   Client(Rig& rig, uint32_t node);
   ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
 
   /// A plain command; returns what write(2) would, or -errno.
   long plain(uint32_t number, const void* body, size_t body_bytes, size_t response_bytes);
@@ -202,9 +205,12 @@ class Client {
   /// As ibv_post_send: fills the ring and rings the doorbell.
   long post(const Qp& qp, const Post& post, bool doorbell = true);
   long ring_doorbell(const Qp& qp);
+  /// The same without assertions, for threads.
+  long post_quietly(const Qp& qp, const Post& post);
   void post_recv(const Qp& qp, uint64_t wr_id, const std::vector<rxe_sge>& sges);
   bool poll(const Cq& cq, ib_uverbs_wc& out);
 
+  UserRing map(const mminfo& info);
   void fill_address(uint32_t node, uint8_t sgid_index, ib_uverbs_qp_dest& out) const;
 
   Rig& rig;
@@ -217,7 +223,6 @@ class Client {
   std::vector<UserRing> rings;
 
  private:
-  UserRing map(const mminfo& info);
   uint64_t next_handle_ = 0x5500'0000'0000;
 };
 

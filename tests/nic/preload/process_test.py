@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fake_daemon as fake  # noqa: E402
 
 LIBRARY = os.path.abspath(sys.argv.pop(1))
+SUBJECT = os.path.abspath(sys.argv.pop(1))
 
 PRELUDE = '''
 import ctypes, errno, fcntl, os, select, signal, socket, stat, struct, subprocess, sys, threading, time
@@ -452,6 +453,43 @@ class Process(unittest.TestCase):
             is_blocked = lambda n: blocked >> (n - 1) & 1
             assert all(is_blocked(n) for n in (1, 2, 10, 12, 13, 14, 15, 17)), hex(blocked)
             assert not any(is_blocked(n) for n in (4, 7, 8, 11)), hex(blocked)
+        ''')
+
+    # ---- inline progress, with the real libibverbs
+
+    def verbs(self, mode, **environment):
+        self.daemon = fake.FakeDaemon()
+        done = subprocess.run([SUBJECT, mode], env=self.daemon.environment(LIBRARY, **environment),
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        self.assertIsNotNone(self.daemon.wait_for(fake.BYE))
+
+    def test_poll_loops_are_hooked(self):
+        self.verbs('hooks')
+
+    def test_poll_loops_are_left_alone_without_inline_progress(self):
+        self.verbs('no-hooks', WEFT_INLINE='0')
+
+    def test_receives_posted_in_error_are_flushed(self):
+        self.verbs('flush')
+        self.daemon.close()
+        self.verbs('flush', WEFT_INLINE='0')
+
+    def test_contexts_come_and_go_in_threads(self):
+        self.verbs('threads')
+
+    def test_handles_of_something_else_are_left_alone(self):
+        self.silent('''
+            fd = open_device(); get_context(fd)
+            page = ctypes.create_string_buffer(8192)
+            base = ctypes.addressof(page) + 64 & ~7
+            handles = [0, 1, 7, 16, 1 << 47, 0xdeadbeef000, 2**64 - 8, base, libc._handle, base + 4]
+            for target in (16, base, 0xdeadbeef000, 2**64 - 64):
+                ctypes.c_uint64.from_address(base).value = target
+                handles.append(base)
+                for handle in handles:
+                    fields = struct.pack('<QIIiI', handle, 16, 0, -1, 0)
+                    command(fd, 18, 10, words(6), fields)
         ''')
 
     # ---- idle

@@ -310,6 +310,18 @@ TEST_CASE("duplicate READs are executed again, from any packet to the end, and d
   CHECK(t.r.fatal());
 }
 
+TEST_CASE("a repetition that a newer READ pushes out is owed no more") {
+  Fixture t(100, 2);
+  for (uint32_t psn : {100u, 101u}) {
+    t.accept(Opcode::kRcReadRequest, psn, 0, true, 8);
+    t.answer();
+  }
+  t.accept(Opcode::kRcReadRequest, 100, 0, true, 8);  // again; its first answer arrived after all
+  t.accept(Opcode::kRcReadRequest, 102, 0, true, 8);
+  CHECK(t.answer().header.psn == 102);
+  CHECK_FALSE(t.r.owes());
+}
+
 TEST_CASE("atomics are executed once; duplicates get the same value") {
   Fixture t(100, 2);
   const Demand d = t.request(Opcode::kRcCompareSwap, 100, 0, true);

@@ -30,8 +30,8 @@ TEST_CASE("packets of a message and their payloads add up") {
 }
 
 TEST_CASE("what is sent is what is understood") {
-  for (const WorkOpcode work : {WorkOpcode::kSend, WorkOpcode::kSendImm, WorkOpcode::kSendInvalidate, WorkOpcode::kWrite,
-                                WorkOpcode::kWriteImm}) {
+  for (const WorkOpcode work : {WorkOpcode::kSend, WorkOpcode::kSendImm, WorkOpcode::kSendInvalidate,
+                                WorkOpcode::kWrite, WorkOpcode::kWriteImm}) {
     for (int bits = 0; bits < 4; ++bits) {
       const bool first = (bits & 1) != 0;
       const bool last = (bits & 2) != 0;
@@ -55,8 +55,9 @@ TEST_CASE("ACK timeouts and RNR delays by their tables") {
   CHECK(ack_timeout(8) == picoseconds(1'048'576'000));
   CHECK(ack_timeout(17) == picoseconds(536'870'912'000));
   CHECK(ack_timeout(31) == picoseconds(int64_t{4'096'000} << 31));
-  const int64_t microsecond_table[32] = {655360, 10,   20,    30,    40,    60,    80,    120,   160,    240,   320,
-                                         480,    640,  960,   1280,  1920,  2560,  3840,  5120,  7680,   10240, 15360,
-                                         20480,  30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520};
+  const int64_t microsecond_table[32] = {655360, 10,    20,    30,     40,     60,     80,     120,
+                                         160,    240,   320,   480,    640,    960,    1280,   1920,
+                                         2560,   3840,  5120,  7680,   10240,  15360,  20480,  30720,
+                                         40960,  61440, 81920, 122880, 163840, 245760, 327680, 491520};
   for (uint8_t code = 0; code < 32; ++code) CHECK(rnr_delay(code) == microseconds(microsecond_table[code]));
 }

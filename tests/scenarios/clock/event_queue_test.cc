@@ -96,8 +96,7 @@ TEST_CASE("any widths and horizons give the order of a sorted set", "[property]"
         if (queue.size() < 300 && random.below(3) == 0) add(e.due + fabric_delay(random) * 700);
       }
       REQUIRE(queue.size() == reference.size());
-      if (random.below(4) == 0)
-        REQUIRE(queue.next_due().time_since_epoch().count() == reference.begin()->first.first);
+      if (random.below(4) == 0) REQUIRE(queue.next_due().time_since_epoch().count() == reference.begin()->first.first);
       limit = queue.now();
     }
     queue.run_until(kNever, [&](const Event& e) {

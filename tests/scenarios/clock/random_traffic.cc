@@ -79,11 +79,16 @@ ResponderConfig RandomTraffic::draw_responder() {
 /// Where packets begin and end is where mistakes are.
 uint32_t RandomTraffic::draw_length() {
   switch (random_.below(6)) {
-    case 0: return static_cast<uint32_t>(random_.below(9));
-    case 1: return mtu_ - 1 + static_cast<uint32_t>(random_.below(3));
-    case 2: return 2 * mtu_ - 1 + static_cast<uint32_t>(random_.below(3));
-    case 3: return static_cast<uint32_t>(random_.below(mtu_ + 1));
-    default: return static_cast<uint32_t>(random_.below(std::min(6 * mtu_, 10000u)));
+    case 0:
+      return static_cast<uint32_t>(random_.below(9));
+    case 1:
+      return mtu_ - 1 + static_cast<uint32_t>(random_.below(3));
+    case 2:
+      return 2 * mtu_ - 1 + static_cast<uint32_t>(random_.below(3));
+    case 3:
+      return static_cast<uint32_t>(random_.below(mtu_ + 1));
+    default:
+      return static_cast<uint32_t>(random_.below(std::min(6 * mtu_, 10000u)));
   }
 }
 
@@ -102,9 +107,9 @@ void RandomTraffic::add_work(End& from, End& to) {
   work.fence = random_.below(8) == 0;
   work.rkey = VirtualWorld::kRkey;
   work.immediate = static_cast<uint32_t>(random_.next());
-  constexpr std::array<WorkOpcode, 8> kOpcodes = {WorkOpcode::kSend,  WorkOpcode::kSendImm,     WorkOpcode::kSendInvalidate,
-                                                  WorkOpcode::kWrite, WorkOpcode::kWriteImm,    WorkOpcode::kRead,
-                                                  WorkOpcode::kRead,  WorkOpcode::kCompareSwap};
+  constexpr std::array<WorkOpcode, 8> kOpcodes = {
+      WorkOpcode::kSend,     WorkOpcode::kSendImm, WorkOpcode::kSendInvalidate, WorkOpcode::kWrite,
+      WorkOpcode::kWriteImm, WorkOpcode::kRead,    WorkOpcode::kRead,           WorkOpcode::kCompareSwap};
   work.opcode = kOpcodes[random_.below(kOpcodes.size())];
   if (work.opcode == WorkOpcode::kCompareSwap) {
     if (random_.below(2) == 0) work.opcode = WorkOpcode::kFetchAdd;

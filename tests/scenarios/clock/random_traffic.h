@@ -24,13 +24,13 @@ struct TrafficShape {
   uint32_t works_per_end = 40;
   uint32_t connections = 2;
   uint32_t peers = 2;
-  bool late_receives = false;   ///< receives are posted while the run goes on: RNR NAKs
+  bool late_receives = false;  ///< receives are posted while the run goes on: RNR NAKs
   bool patient = false;
   bool notices = false;
   uint32_t transmit_slots = 64;
   uint32_t answer_reserve = 4;
-  uint32_t mtu_bytes = 0;       ///< 0: drawn
-  bool alter_memory = false;    ///< canary: flip one delivered byte behind the reference's back
+  uint32_t mtu_bytes = 0;     ///< 0: drawn
+  bool alter_memory = false;  ///< canary: flip one delivered byte behind the reference's back
 };
 
 class RandomTraffic {
@@ -52,9 +52,9 @@ class RandomTraffic {
   struct End {
     QpId qp = 0;
     uint32_t peer = 0;
-    uint32_t lane = 0;          ///< offset of its memory in its peer
-    uint32_t used = 0;          ///< of its lane
-    uint32_t atomic_offset = 0; ///< in its lane: the word that the other end's atomics work on
+    uint32_t lane = 0;           ///< offset of its memory in its peer
+    uint32_t used = 0;           ///< of its lane
+    uint32_t atomic_offset = 0;  ///< in its lane: the word that the other end's atomics work on
     std::vector<SendWork> works;
     std::vector<uint32_t> local_offsets;
     std::vector<ExpectedReceive> receives;

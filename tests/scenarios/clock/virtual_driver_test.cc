@@ -145,7 +145,8 @@ TEST_CASE("READ throughput is bounded by the READs outstanding", "[law]") {
     world.run();
     REQUIRE(world.completions(0).size() == kReads);
     const double took = static_cast<double>((world.completions(0).back().at - Instant{}).count());
-    const Duration round = 2 * settings.link.delay + serialisation(VirtualWorld::kFrameOverhead, settings.link.rate_bps) +
+    const Duration round = 2 * settings.link.delay +
+                           serialisation(VirtualWorld::kFrameOverhead, settings.link.rate_bps) +
                            serialisation(VirtualWorld::kFrameOverhead + kBytes, settings.link.rate_bps);
     const double expected = static_cast<double>(round.count()) * kReads / k;
     REQUIRE(took == Approx(expected).epsilon(0.01));

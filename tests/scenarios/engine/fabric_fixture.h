@@ -99,7 +99,9 @@ class TestProcess {
     if (attached_) plane_.detach_port(seat_, 0, false);
     munmap(memory_, layout_.total);
     munmap(notices_, sizeof(attach::NoticeRing));
-    for (const int fd : {port_fd_, notice_fd_, kick_write_, kick_read_}) close(fd);
+    for (const int fd : {port_fd_, notice_fd_, kick_write_, kick_read_}) {
+      if (fd >= 0) close(fd);
+    }
   }
   TestProcess(const TestProcess&) = delete;
   TestProcess& operator=(const TestProcess&) = delete;
@@ -145,6 +147,11 @@ class TestProcess {
   void kick() {
     const uint8_t byte = 1;
     [[maybe_unused]] const ssize_t written = write(kick_write_, &byte, 1);
+  }
+
+  void close_kick() {
+    close(kick_write_);
+    kick_write_ = -1;
   }
 
   /// Waits as a program's background thread does: asleep, woken by the daemon. False: nothing within `seconds`.
