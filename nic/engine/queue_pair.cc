@@ -16,6 +16,8 @@ namespace {
 /// Attempts to get the last answers of a QP that is destroyed into the port; each gives the daemon the processor once.
 constexpr uint32_t kFarewells = 64;
 constexpr uint32_t kAnswersAtOnce = 256;
+/// Unacknowledged data of one QP: with small MTUs a window of packets alone would be a few scheduling rounds of nothing.
+constexpr uint32_t kWindowBytes = 1u << 20;
 
 uint32_t mtu_of(uint8_t path_mtu) { return 128u << path_mtu; }
 
@@ -148,6 +150,7 @@ int Device::configure_send(QueuePair& qp) {
     config.retry_count = a.retry_count;
     config.rnr_retry = a.rnr_retry;
     config.max_rd_atomic = a.max_rd_atomic;
+    config.window_packets = std::max(config.window_packets, kWindowBytes / qp.mtu_bytes);
     config.patient = (welcome_.flags & attach::kWelcomeStrictTimers) == 0 && !qp.route.outside;
     rc->requester.configure(config);
     return 0;

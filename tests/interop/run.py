@@ -39,6 +39,9 @@ def arguments():
     parser.add_argument("--tag", help="only cases of this group: perftest, programs, faults, hostile, capture, daemon")
     parser.add_argument("--list", action="store_true", help="print the names and do nothing")
     parser.add_argument("--no-user", action="store_true", help="as root: leave out the part as an ordinary user")
+    parser.add_argument("--lanes", type=int, default=4, metavar="N",
+                        help="sweeps over all sizes run N at a time: perftest calibrates its clock before every size and "
+                             "mostly waits (default 4)")
     parser.add_argument("-x", dest="stop_early", action="store_true", help="stop at the first failure")
     return parser.parse_args()
 
@@ -111,12 +114,15 @@ def main():
         return 1
     signal.signal(signal.SIGTERM, interrupted)
     programs_folder = os.path.join(options.build, "tests", "interop")
-    context = Context(weft, programs_folder, lambda opts=(), hosts=2, user=None:
-                      Fabric(weft, user=user, options=opts, hosts=hosts), HERE)
+    def make_context():
+        return Context(weft, programs_folder, lambda opts=(), hosts=2, user=None:
+                       Fabric(weft, user=user, options=opts, hosts=hosts), HERE)
+    context = make_context()
     runner = Runner(context)
     runner.stop_early = options.stop_early
     try:
-        runner.run(cases)
+        runner.run([case for case in cases if "sweep" not in case.tags])
+        runner.run_in_lanes([case for case in cases if "sweep" in case.tags], options.lanes, make_context)
         context.close()
         if as_user and not (options.stop_early and runner.failed):
             pwd.getpwnam(ORDINARY_USER)

@@ -48,8 +48,10 @@ class Session : public ControlSession, public std::enable_shared_from_this<Sessi
 
   uint64_t id() const override { return id_; }
 
+  bool has_room() const override { return queued_bytes() <= kMaxQueuedBytes && !ending_; }
+
   bool send(const control::Reply& reply) override {
-    if (queued_bytes() > kMaxQueuedBytes || ending_) return false;
+    if (!has_room()) return false;
     enqueue(reply);
     return true;
   }

@@ -26,6 +26,7 @@ class ControlSession {
  public:
   virtual ~ControlSession() = default;
   virtual uint64_t id() const = 0;
+  virtual bool has_room() const = 0;
   /// False: too much waits for this client already, and the message was not taken.
   virtual bool send(const control::Reply& reply) = 0;
 };

@@ -190,6 +190,7 @@ control::Reply ControlService::start_capture(const control::CaptureStart& reques
     for (const int started : capture.ids) fabric_.plane().stop_capture(started);
     return error_reply(ENOENT, "there is no host or link '" + place.substr(0, 64) + "'; weft show links lists them");
   }
+  capture.lost_before = frames_lost_by_plane();
   captures_.emplace(session.id(), std::move(capture));
   control::Reply reply = new_reply();
   reply.mutable_capture_started();
@@ -199,6 +200,10 @@ control::Reply ControlService::start_capture(const control::CaptureStart& reques
 void ControlService::on_frame(ControlSession& session, CapturedFrame&& frame) {
   const auto it = captures_.find(session.id());
   if (it == captures_.end()) return;
+  if (!session.has_room()) {
+    ++it->second.lost;
+    return;
+  }
   control::Reply reply = new_reply();
   control::Frame& message = *reply.mutable_frame();
   message.set_unix_ns(frame.unix_ns);
@@ -206,11 +211,16 @@ void ControlService::on_frame(ControlSession& session, CapturedFrame&& frame) {
   message.set_inbound(frame.inbound);
   message.set_data(frame.bytes.data(), frame.bytes.size());
   message.set_comment(frame.comment);
-  if (session.send(reply)) {
-    ++it->second.frames;
-  } else {
-    ++it->second.lost;
+  session.send(reply);
+  ++it->second.frames;
+}
+
+// Of all captures together: with several at once each is told more than its own.
+uint64_t ControlService::frames_lost_by_plane() {
+  for (const MetricSample& sample : fabric_.plane().metrics()) {
+    if (sample.name == "capture_lost_frames") return sample.value;
   }
+  return 0;
 }
 
 control::Reply ControlService::stop_capture(ControlSession& session) {
@@ -220,7 +230,7 @@ control::Reply ControlService::stop_capture(ControlSession& session) {
   for (const int id : it->second.ids) fabric_.plane().stop_capture(id);
   control::Reply reply = new_reply();
   reply.mutable_capture_stopped()->set_frames(it->second.frames);
-  reply.mutable_capture_stopped()->set_lost(it->second.lost);
+  reply.mutable_capture_stopped()->set_lost(it->second.lost + frames_lost_by_plane() - it->second.lost_before);
   captures_.erase(it);
   return reply;
 }

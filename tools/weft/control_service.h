@@ -36,6 +36,7 @@ class ControlService : public ControlHandler {
     std::vector<int> ids;
     uint64_t frames = 0;
     uint64_t lost = 0;
+    uint64_t lost_before = 0;  ///< by the data plane, when this began
   };
 
   void fill_version(control::VersionReply& reply) const;
@@ -44,6 +45,7 @@ class ControlService : public ControlHandler {
   control::Reply metrics(const control::ShowMetrics& request, ControlSession& session);
   control::Reply start_capture(const control::CaptureStart& request, ControlSession& session);
   control::Reply stop_capture(ControlSession& session);
+  uint64_t frames_lost_by_plane();
   void on_frame(ControlSession& session, CapturedFrame&& frame);
 
   Fabric& fabric_;

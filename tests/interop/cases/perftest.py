@@ -66,7 +66,8 @@ class Run:
             expect_rows(client, self.sizes(), count, LAT_COLUMNS)
 
     def case(self, *tags):
-        return Case(self.name(), self, tags, 2 * self.timeout + 10)
+        sweep = ["sweep"] if self.size == "all" and self.iterations == CI_ITERATIONS else []
+        return Case(self.name(), self, [*tags, *sweep], 2 * self.timeout + 10)
 
 
 def matrix(mtus, hosts):

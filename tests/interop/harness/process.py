@@ -122,7 +122,8 @@ class Process:
 def benign(line):
     """What perftest says on machines whose clock varies, or about its own defaults."""
     return any(word in line for word in ("Conflicting CPU frequency", "Max msg size in UD", "Changing to this MTU",
-                                         "Requested mtu is higher", "CPU Frequency"))
+                                         "Requested mtu is higher", "CPU Frequency",
+                                         "Device not recognized to implement inline"))
 
 
 def find_descendant(pid, comm):
@@ -173,6 +174,12 @@ def wait_listening(port, server, timeout=20):
 
 
 _next_port = 20000 + random.SystemRandom().randrange(0, 9000)
+
+
+def use_ports(lane, lanes):
+    """Of several runners at a time each takes ports from its own part of the range."""
+    global _next_port
+    _next_port = 20000 + lane * (12000 // lanes) + _next_port % (6000 // lanes)
 
 
 def new_port():

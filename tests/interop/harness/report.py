@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases, their registry, and the line that each of them prints."""
+import os
 import signal
 import sys
 import time
 
-from .process import Failure, Process, Skip
+from .process import Failure, Process, Skip, use_ports
 
 
 class Case:
@@ -65,6 +66,41 @@ class Runner:
         self.failed += other.failed
         self.skipped += other.skipped
 
+    def run_in_lanes(self, cases, lanes, make_context):
+        """Cases that mostly wait, several at a time: every lane is a process with a fabric of its own."""
+        children = []
+        for lane in range(min(lanes, len(cases))):
+            read_end, write_end = os.pipe()
+            sys.stdout.flush()
+            pid = os.fork()
+            if pid == 0:
+                os._exit(self.lane(lane, lanes, cases[lane::lanes], make_context, write_end, read_end))
+            os.close(write_end)
+            children.append((pid, os.fdopen(read_end, encoding="utf-8")))
+        for pid, results in children:
+            counts = results.read().split()
+            os.waitpid(pid, 0)
+            if len(counts) == 3:
+                self.passed, self.failed, self.skipped = (a + int(b) for a, b in
+                                                          zip((self.passed, self.failed, self.skipped), counts))
+            else:
+                self.failed += 1
+                print(f"FAIL {self.prefix}a lane of cases died", file=self.stream, flush=True)
+
+    def lane(self, lane, lanes, cases, make_context, write_end, read_end):
+        os.close(read_end)
+        Process.live.clear()
+        use_ports(lane, lanes)
+        runner = Runner(make_context(), self.prefix, self.stream)
+        runner.stop_early = self.stop_early
+        try:
+            runner.run(cases)
+        finally:
+            Process.stop_all()
+            runner.context.close()
+        os.write(write_end, f"{runner.passed} {runner.failed} {runner.skipped}".encode())
+        return 0
+
     def run_one(self, case):
         signal.alarm(int(case.timeout) + 1)
         try:
@@ -90,7 +126,9 @@ class Runner:
         self.failed += verdict == "FAIL"
         self.skipped += verdict == "skip"
         note = f"  {text}" if text else ""
-        print(f"{verdict:4} {self.prefix}{name}  {seconds:.2f} s{note}", file=self.stream, flush=True)
+        # One write, so that the lines of several lanes do not mix.
+        self.stream.write(f"{verdict:4} {self.prefix}{name}  {seconds:.2f} s{note}\n")
+        self.stream.flush()
 
     def summary(self):
         if self.skipped:

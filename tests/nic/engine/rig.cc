@@ -9,6 +9,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <new>
 
@@ -509,7 +510,7 @@ long Client::post(const Qp& qp, const Post& p, bool doorbell) {
     memcpy(data, p.inline_data.data(), p.inline_data.size());
     length = static_cast<uint32_t>(p.inline_data.size());
   } else {
-    memcpy(data, p.sges.data(), p.sges.size() * sizeof(rxe_sge));
+    std::copy(p.sges.begin(), p.sges.end(), reinterpret_cast<rxe_sge*>(data));
     length = 0xDEAD;  // the builder's wrong sum
   }
   wqe->dma.length = length;
@@ -536,7 +537,7 @@ void Client::post_recv(const Qp& qp, uint64_t wr_id, const std::vector<rxe_sge>&
   auto* wqe = reinterpret_cast<rxe_recv_wqe*>(qp.receive.at(producer));
   wqe->wr_id = wr_id;
   wqe->dma.num_sge = static_cast<uint32_t>(sges.size());
-  memcpy(reinterpret_cast<uint8_t*>(wqe) + 40, sges.data(), sges.size() * sizeof(rxe_sge));
+  std::copy(sges.begin(), sges.end(), reinterpret_cast<rxe_sge*>(reinterpret_cast<uint8_t*>(wqe) + 40));
   __atomic_store_n(&head->producer_index, (producer + 1) & head->index_mask, __ATOMIC_RELEASE);
 }
 

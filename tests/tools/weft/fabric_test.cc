@@ -21,6 +21,7 @@ namespace {
 class Quiet : public ControlSession {
  public:
   uint64_t id() const override { return 1; }
+  bool has_room() const override { return !full; }
   bool send(const control::Reply& reply) override {
     if (full) return false;
     sent.push_back(reply);
@@ -178,11 +179,12 @@ TEST_CASE("A capture passes frames on, counts what was lost and ends") {
   f.session.full = true;
   static_cast<FakeDataPlane&>(f.fabric->plane()).wake();
   f.fabric->plane().pump();
+  static_cast<FakeDataPlane&>(f.fabric->plane()).extra.push_back({"capture_lost_frames", {}, 5});
   control::Request stop;
   stop.mutable_capture_stop();
   const control::Reply stopped = f.ask(stop);
   CHECK(stopped.capture_stopped().frames() == 1);
-  CHECK(stopped.capture_stopped().lost() == 1);
+  CHECK(stopped.capture_stopped().lost() == 1 + 5);  // here and in the data plane
   CHECK(f.ask(stop).error().code() == ENOENT);
 
   start.mutable_capture_start()->add_places("nowhere");
