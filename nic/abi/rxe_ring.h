@@ -94,6 +94,9 @@ class RxeCompletionRing final : public nic::CompletionSink {
 
   bool put(const nic::Completion& completion) override;
   void publish(uint32_t position) override;
+  void check() override { taken_by_program(); }
+  /// Without the lock, a hint: the consumer index is one past the producer, which is a full ring or the defect.
+  bool suspicious() const { return ((ring.load_producer() + 1) & ring.mask()) == ring.load_consumer(); }
   /// Completions the program has not taken, staged ones included.
   uint32_t pending();
   /// Copies what is pending to `fresh`, a mapped ring with room for it, and goes on there; `fresh` is the old one then.

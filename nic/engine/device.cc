@@ -139,6 +139,9 @@ void Device::take_doorbells(Instant now) {
     for (; bits != 0; bits &= bits - 1) {
       QueuePair* qp = qps_.at(word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits)));
       if (qp == nullptr) continue;
+      // Before the program polls for what it has just posted.
+      qp->send_cq->sink->check();
+      if (qp->receive_cq != qp->send_cq) qp->receive_cq->sink->check();
       if (qp->now_state() == QpState::kReadyToSend) activate(*qp);
       if (qp->now_state() == QpState::kError) flush_sends(*qp);
     }

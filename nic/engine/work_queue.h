@@ -103,6 +103,8 @@ class CompletionSink {
   virtual bool put(const Completion& completion) = 0;
   /// Makes the entries before `position` visible (release). Positions only go forward.
   virtual void publish(uint32_t position) = 0;
+  /// Looks at how far the program has read, and mends what an ABI's library is known to get wrong there.
+  virtual void check() = 0;
 
  protected:
   ~CompletionSink() = default;

@@ -4,7 +4,12 @@
 // one DPDK lcore thread that owns switches, links and host NICs; every call here is made from the control thread, is
 // passed over a lock-free queue and answered when the data plane has done it (bounded: it never sleeps on a command).
 //
-// [contract sketch: the data-plane owner completes it, the control-plane owner calls it; keep these names]
+//   auto plane = start_data_plane(plan, error);      // nullptr and one line when it cannot
+//   plane->attach_port(setup);                        // a process; its descriptors and mappings are ours from now on
+//   poll(plane->event_fd()) -> plane->pump();         // captured frames, hostile ports
+//
+// Threads: one control thread at a time. DPDK starts once per process; several planes after (or beside) each other are
+// fine and share its memory.
 #pragma once
 
 #include <array>
@@ -80,10 +85,16 @@ class DataPlane {
   virtual ~DataPlane() = default;
   virtual const attach::StatusPage* status() const = 0;
   virtual int status_memfd() const = 0;  ///< to be passed read-only to clients
-  virtual int attach_port(const PortSetup& setup) = 0;   ///< 0 or errno
-  virtual void detach_port(SeatId seat, uint32_t nic, bool died) = 0;  ///< what it had published is still sent
+  /// 0, or errno and everything stays the caller's: EINVAL no such host or NIC, seat attached already or bad geometry;
+  /// EADDRINUSE the QPN range is not free.
+  virtual int attach_port(const PortSetup& setup) = 0;
+  /// What it had published is still sent. died: its peers are told (NoticeReason::kPeerDied). Unknown seats are ignored,
+  /// so a port that was shut as hostile may be detached once more.
+  virtual void detach_port(SeatId seat, uint32_t nic, bool died) = 0;
   virtual std::vector<MetricSample> metrics() = 0;
-  /// Frames crossing the links of `place` (a host or link name) go to the sink, called on the control thread from pump().
+  /// Frames crossing the links of `place` go to the sink, called on the control thread from pump(). A host's name: all its
+  /// links, both ways. "h0->s0" or "s0->h0" (NIC k > 0: "h0/k->s0"): that direction. The switch's name: every link.
+  /// Returns the capture's id (> 0), or -ENOENT. Frames that were lost by a slow reader: metric capture_lost_frames.
   virtual int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) = 0;
   virtual void stop_capture(int id) = 0;
   /// Becomes readable when pump() has something (captures, hostile ports).

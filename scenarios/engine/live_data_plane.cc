@@ -53,8 +53,8 @@ class LiveDataPlane final : public DataPlane {
     return result;
   }
 
-  void detach_port(SeatId seat, uint32_t nic, bool /*died*/) override {
-    driver_->call([&](Instant now) { driver_->detach(now, seat, nic); });
+  void detach_port(SeatId seat, uint32_t nic, bool died) override {
+    driver_->call([&](Instant now) { driver_->detach(now, seat, nic, died); });
   }
 
   std::vector<MetricSample> metrics() override {

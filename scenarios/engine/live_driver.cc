@@ -113,10 +113,11 @@ int LiveDriver::attach(const PortSetup& setup) {
   return 0;
 }
 
-void LiveDriver::detach(Instant now, SeatId id, uint32_t nic) {
+void LiveDriver::detach(Instant now, SeatId id, uint32_t nic, bool died) {
   LiveSeat* const seat = fabric_.find(id, nic);
   if (seat == nullptr) return;  // shut as hostile before, or never there
   fabric_.start_draining(now, *seat);
+  if (died) fabric_.announce_death(*seat);
   kicks_.forget(*seat);
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, seat->setup.kick_read, nullptr);
   activate(*seat);
@@ -268,6 +269,7 @@ void LiveDriver::settle(Instant now, LiveSeat& seat) {
     seat.reported = true;
     if (seat.state == SeatState::kAttached) {
       fabric_.start_draining(now, seat);
+      fabric_.announce_death(seat);
       kicks_.forget(seat);
       epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, seat.setup.kick_read, nullptr);
     }

@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "protocols/icrc/icrc.h"
+#include "protocols/wire/transport_header.h"
 
 namespace weft::engine {
 
@@ -164,6 +165,18 @@ void LiveFabric::start_draining(Instant now, LiveSeat& seat) {
   seat.on_nic = false;
   finish_nic(now, seat.endpoint);
   drain(now);
+}
+
+void LiveFabric::announce_death(const LiveSeat& dead) {
+  attach::Notice notice{};
+  notice.address = endpoints_[dead.endpoint].nic->identity().address.ipv4;
+  notice.qpn = dead.setup.qpn_base;
+  notice.psn_last = kPsnMask;
+  notice.reason = NoticeReason::kPeerDied;
+  notice.place = link_id(dead.endpoint, Direction::kDown);
+  for (const auto& seat : seats_) {
+    if (seat != nullptr && seat->state == SeatState::kAttached) seat->port.notice(notice);
+  }
 }
 
 bool LiveFabric::drained(LiveSeat& seat) const {

@@ -54,6 +54,8 @@ class LiveFabric final : public nic::NicDrops {
   LiveSeat* attach(const PortSetup& setup, int& error);
   /// Off its NIC; what it had published is still sent. Reaped once nothing refers to it any more.
   void start_draining(Instant now, LiveSeat& seat);
+  /// Tells everybody: what they sent to its QPNs and is not answered will not be.
+  void announce_death(const LiveSeat& seat);
   LiveSeat* find(SeatId seat, uint32_t nic);
   bool drained(LiveSeat& seat) const;
   void destroy(LiveSeat& seat);

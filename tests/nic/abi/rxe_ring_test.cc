@@ -40,6 +40,31 @@ TEST_CASE("A consumer index that ran past the producer is put back and costs no 
   }
 }
 
+TEST_CASE("An overtaken consumer index is mended before the next poll, a full ring is left alone", "[nic][abi][ring]") {
+  Rig rig(2);
+  Pair p(rig);
+  auto* head = p.a_cq.ring.head();
+  auto overtake = [&] { head->consumer_index = (head->producer_index + 1) & head->index_mask; };
+  ib_uverbs_wc wc;
+  overtake();
+  SECTION("by a doorbell") { REQUIRE(p.a.ring_doorbell(p.a_qp) > 0); }
+  SECTION("by arming") { REQUIRE(p.a.arm(p.a_cq) > 0); }
+  SECTION("by the hook in front of ibv_start_poll") { p.a.context->mend_cq(p.a_cq.user_handle, rig.now); }
+  CHECK_FALSE(p.a.poll(p.a_cq, wc));
+  const Cq full = p.b.create_cq(3);
+  const Qp qp = p.b.create_qp(full, full);
+  REQUIRE(p.b.to_init(qp) > 0);
+  for (uint64_t i = 0; i < 3; ++i) p.b.post_recv(qp, i, {});
+  REQUIRE(p.b.to_state(qp, 6) > 0);
+  p.b.context->mend_cq(full.user_handle, rig.now);
+  p.b.context->mend_cq(12345, rig.now);
+  for (uint64_t i = 0; i < 3; ++i) {
+    REQUIRE(p.b.poll(full, wc));
+    CHECK(wc.wr_id == i);
+  }
+  CHECK_FALSE(p.b.poll(full, wc));
+}
+
 TEST_CASE("Whatever the program writes into its rings' heads, elements stay inside", "[nic][abi][ring]") {
   Rig rig(2);
   Pair p(rig);

@@ -92,6 +92,23 @@ TEST_CASE("a lost answer is told to the one who waits for it, too", "[live]") {
   CHECK(notice.qpn == a.qpn());
 }
 
+TEST_CASE("a death is told to everybody, an orderly goodbye is not", "[live]") {
+  const FabricPlan plan = make_plan(2);
+  const auto plane = start(plan);
+  TestProcess a(*plane, plan, 0, 1);
+  TestProcess b(*plane, plan, 1, 2);
+  TestProcess c(*plane, plan, 1, 3);
+  c.detach(false);
+  Notice notice;
+  CHECK_FALSE(a.port.next_notice(notice));
+  b.detach(true);
+  REQUIRE(a.port.next_notice(notice));
+  CHECK(notice.reason == NoticeReason::kPeerDied);
+  CHECK(notice.address == plan.hosts[1].nics[0].ipv4);
+  CHECK(notice.qpn == (b.qpn() & ~0x3FFFu));
+  CHECK_FALSE(a.port.next_notice(notice));
+}
+
 TEST_CASE("frames for a QPN or a host that nobody is", "[live]") {
   const FabricPlan plan = make_plan(2);
   const auto plane = start(plan);
@@ -176,11 +193,13 @@ TEST_CASE("a hostile process is shut and reported; others go on", "[live]") {
   CHECK_THAT(why, Catch::Contains("index"));
   CHECK(metric(*plane, "process_ports") == 2);
   CHECK(metric(*plane, "seats_draining") == 0);
+  Notice notice;
+  REQUIRE(b.port.next_notice(notice));
+  CHECK(notice.reason == NoticeReason::kPeerDied);
   // Frames for it are for nobody now.
   FrameTemplate to_0 = b.frames_to(0);
   REQUIRE(b.send(to_0, bad.qpn(), 1, 64));
   b.flush();
-  Notice notice;
   REQUIRE(b.next_notice(notice));
   CHECK(notice.reason == NoticeReason::kNoSuchQpn);
   FrameTemplate to_b = a.frames_to(1);
