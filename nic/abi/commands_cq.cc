@@ -17,7 +17,7 @@ constexpr uint32_t kWcBytes = sizeof(ib_uverbs_wc);
 
 }  // namespace
 
-// --- channels ----------------------------------------------------------------------------------------------------------
+// --- channels ------------------------------------------------------------------------------------------------
 
 long Context::create_channel(const Command& c, Instant now) {
   nic::CommandSection section(device_, now);
@@ -53,7 +53,7 @@ nic::EventChannel* Context::find_channel(int fd) {
   return nullptr;
 }
 
-// --- completion queues -------------------------------------------------------------------------------------------------
+// --- completion queues ---------------------------------------------------------------------------------------
 
 long Context::create_cq(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_create_cq>();
@@ -132,7 +132,8 @@ void Context::remove_cq(uint32_t handle, RxeCq& cq, Leftovers& left) {
     left.completion_events -= engine.channel->purge(cq.user_handle, sizeof(ib_uverbs_comp_event_desc));
   }
   left.async_events = engine.async_queued;
-  if (left.async_events != 0) left.async_events -= async_channel_.purge(cq.user_handle, sizeof(ib_uverbs_async_event_desc));
+  if (left.async_events != 0)
+    left.async_events -= async_channel_.purge(cq.user_handle, sizeof(ib_uverbs_async_event_desc));
   device_.destroy_cq(engine);
   handles_.remove(handle);
   left.ring[0].swap(cq.ring.ring);
@@ -158,8 +159,9 @@ long Context::destroy_cq(const Command& c, Instant now) {
   return c.respond(&out, sizeof out);
 }
 
-/// rdma-core before 55 leaves an empty CQ looking full after ibv_next_poll and ibv_end_poll; the next ibv_start_poll would
-/// read an entry that nobody wrote (kernel_abi C.5). A full CQ looks the same to the first test, hence the second.
+/// rdma-core before 55 leaves an empty CQ looking full after ibv_next_poll and ibv_end_poll; the next ibv_start_poll
+/// would read an entry that nobody wrote (kernel_abi C.5). A full CQ looks the same to the first test, hence the
+/// second.
 void Context::mend_cq(uint64_t user_handle, Instant now) {
   for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
     const RxeCq* cq = cqs_.at(i);

@@ -19,8 +19,8 @@ namespace {
 
 constexpr uint64_t kPage = 4096;  // of the check on in-page bits, as in ib_umem; larger pages agree in these bits too
 constexpr uint32_t kAccessOnDemand = 0x40;
-constexpr uint32_t kAccessKnown = 0xbf;              // local write .. zero based, huge pages
-constexpr uint32_t kAccessOptional = 0x3ff00000;     // hints that a device may ignore
+constexpr uint32_t kAccessKnown = 0xbf;           // local write .. zero based, huge pages
+constexpr uint32_t kAccessOptional = 0x3ff00000;  // hints that a device may ignore
 constexpr uint32_t kAccessRemoteChange = nic::kAccessRemoteWrite | nic::kAccessRemoteAtomic;
 
 /// Whether every page of [start, start + length) is mapped; the kernel finds out by pinning them.
@@ -78,7 +78,7 @@ nic::AddressAttributes attributes_of(const ib_uverbs_ah_attr& in) {
 
 }  // namespace
 
-// --- protection domains ------------------------------------------------------------------------------------------------
+// --- protection domains --------------------------------------------------------------------------------------
 
 long Context::alloc_pd(const Command& c, Instant now) {
   nic::CommandSection section(device_, now);
@@ -104,7 +104,7 @@ long Context::dealloc_pd(const Command& c, Instant now) {
   return 0;
 }
 
-// --- memory regions ----------------------------------------------------------------------------------------------------
+// --- memory regions ------------------------------------------------------------------------------------------
 
 long Context::register_mr(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_reg_mr>();
@@ -145,7 +145,7 @@ long Context::deregister_mr(const Command& c, Instant now) {
   return 0;
 }
 
-// --- address handles ---------------------------------------------------------------------------------------------------
+// --- address handles -----------------------------------------------------------------------------------------
 
 long Context::create_ah(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_create_ah>();
@@ -171,7 +171,8 @@ long Context::create_ah(const Command& c, Instant now) {
   out.ah_handle = handles_.add(HandleKind::kAh, index);
   // 0 would tell the provider to look the neighbour up itself.
   const rxe_create_ah_resp driver = {.ah_num = index + 1, .reserved = 0};
-  const long error = out.ah_handle == HandleTable::kNone ? -ENOMEM : c.respond(&out, sizeof out, &driver, sizeof driver);
+  const long error =
+      out.ah_handle == HandleTable::kNone ? -ENOMEM : c.respond(&out, sizeof out, &driver, sizeof driver);
   if (error == 0) {
     ++device_.pds().at(pd)->users;
     return 0;

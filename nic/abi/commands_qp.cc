@@ -119,7 +119,7 @@ long check_values(const ib_uverbs_modify_qp& in, uint32_t mask) {
 
 }  // namespace
 
-// --- create and destroy ------------------------------------------------------------------------------------------------
+// --- create and destroy --------------------------------------------------------------------------------------
 
 long Context::create_qp(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_create_qp>();
@@ -240,7 +240,7 @@ long Context::destroy_qp(const Command& c, Instant now) {
   return c.respond(&out, sizeof out);
 }
 
-// --- modify and query --------------------------------------------------------------------------------------------------
+// --- modify and query ----------------------------------------------------------------------------------------
 
 /// Everything that can be refused, with the lock held. The engine index tells a QP from a later one of the same handle.
 long Context::check_modify(const ib_uverbs_modify_qp& in, uint32_t& qpn, nic::QpState& from, nic::QpState& to) {
@@ -341,7 +341,7 @@ long Context::query_qp(const Command& c, Instant now) {
   return c.respond(&out, sizeof out);
 }
 
-// --- doorbell ----------------------------------------------------------------------------------------------------------
+// --- doorbell ------------------------------------------------------------------------------------------------
 
 long Context::post_send(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_post_send>();

@@ -75,7 +75,7 @@ bool known_opcode(uint32_t opcode) { return opcode <= 9 || opcode == 15; }
 
 }  // namespace
 
-// --- geometry ----------------------------------------------------------------------------------------------------------
+// --- geometry ------------------------------------------------------------------------------------------------
 
 int RxeRing::map(nic::Platform& platform, int memfd, uint32_t entries, uint32_t element_bytes) {
   const uint32_t size = std::bit_ceil(element_bytes < kMinElement ? kMinElement : element_bytes);
@@ -124,7 +124,7 @@ uint32_t receive_element_bytes(uint32_t max_sge) {
   return kReceiveHeader + max_sge * static_cast<uint32_t>(sizeof(nic::Sge));
 }
 
-// --- send --------------------------------------------------------------------------------------------------------------
+// --- send ----------------------------------------------------------------------------------------------------
 
 bool RxeSendQueue::peek(nic::SendRequest& out) {
   if (empty()) return false;
@@ -175,7 +175,7 @@ void RxeSendQueue::reset() {
   ring.consumer().store(retired_, std::memory_order_release);
 }
 
-// --- receive -----------------------------------------------------------------------------------------------------------
+// --- receive -------------------------------------------------------------------------------------------------
 
 bool RxeReceiveQueue::take(nic::ReceiveRequest& out) {
   if (empty()) return false;
@@ -198,7 +198,7 @@ void RxeReceiveQueue::reset() {
   ring.consumer().store(taken_, std::memory_order_release);
 }
 
-// --- completions -------------------------------------------------------------------------------------------------------
+// --- completions ---------------------------------------------------------------------------------------------
 
 /// The program's consumer index, believed only as far as it can be true. rdma-core before 55 advances it past the
 /// producer when ibv_next_poll finds nothing and ibv_end_poll follows; the ring would look full for ever.

@@ -7,8 +7,8 @@
 //   RxeReceiveQueue     the same, for receive requests
 //   RxeCompletionRing   we produce, the program consumes
 //
-// The program maps the same pages writable. Geometry is therefore kept here and never read back, and every index read is
-// masked. Layout of elements: nic/abi/rxe_ring.cc, the only place that knows it.
+// The program maps the same pages writable. Geometry is therefore kept here and never read back, and every index read
+// is masked. Layout of elements: nic/abi/rxe_ring.cc, the only place that knows it.
 #pragma once
 
 #include <atomic>
@@ -105,10 +105,10 @@ class RxeCompletionRing final : public nic::CompletionSink {
  private:
   uint32_t taken_by_program();
 
-  uint32_t staged_ = 0;   ///< index of the next put
-  uint32_t visible_ = 0;  ///< what the producer index says
-  uint32_t seen_ = 0;     ///< consumer index, as last believed
-  uint32_t puts_ = 0;     ///< position after the last put
+  uint32_t staged_ = 0;            ///< index of the next put
+  uint32_t visible_ = 0;           ///< what the producer index says
+  uint32_t seen_ = 0;              ///< consumer index, as last believed
+  uint32_t puts_ = 0;              ///< position after the last put
   uint32_t position_of_zero_ = 0;  ///< position whose element has index 0
 };
 

@@ -26,8 +26,8 @@ inline constexpr size_t kArenaPage = 65536;  // a multiple of every page size in
 
 inline void* map_memory(size_t bytes) {
   const int saved = errno;
-  const long address = syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const long address =
+      syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   errno = saved;
   return address == -1 ? nullptr : reinterpret_cast<void*>(address);
 }

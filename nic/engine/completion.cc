@@ -31,7 +31,8 @@ void Device::raise(EventTarget* target, uint64_t element, uint32_t event_type, u
   }
 }
 
-CompletionQueue* Device::create_cq(CompletionSink* sink, EventChannel* channel, EventTarget* async, uint64_t user_handle) {
+CompletionQueue* Device::create_cq(CompletionSink* sink, EventChannel* channel, EventTarget* async,
+                                   uint64_t user_handle) {
   uint32_t index = 0;
   CompletionQueue* cq = cqs_.take(index);
   if (cq == nullptr) return nullptr;
@@ -74,8 +75,8 @@ void Device::complete(CompletionQueue& cq, const Completion& completion) {
   dirty_ = &cq;
 }
 
-/// A receive completion waits until its acknowledge is in the transmit ring: programs exit right after the last one, and
-/// the peer would never hear (nic_rules 4).
+/// A receive completion waits until its acknowledge is in the transmit ring: programs exit right after the last one,
+/// and the peer would never hear (nic_rules 4).
 void Device::complete_receive(QueuePair& qp, Completion& completion) {
   completion.wr_id = qp.receive.wr_id;
   completion.qpn = qp.qpn;
@@ -97,7 +98,8 @@ void Device::publish_completions() {
   for (QueuePair** link = &holding_; *link != nullptr;) {
     QueuePair& qp = **link;
     RcMachines* rc = qp.rc();
-    const bool waits = !dead() && qp.now_state() != QpState::kError && rc != nullptr && rc->responder.owes_acknowledge();
+    const bool waits =
+        !dead() && qp.now_state() != QpState::kError && rc != nullptr && rc->responder.owes_acknowledge();
     if (waits) {
       CompletionQueue& cq = *qp.receive_cq;
       if (before(qp.hold_position, cq.limit)) cq.limit = qp.hold_position;

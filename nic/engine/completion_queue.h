@@ -26,17 +26,17 @@ struct CompletionQueue {
   EventTarget* async = nullptr;
   uint64_t user_handle = 0;
   uint32_t index = 0;
-  uint32_t users = 0;            ///< QPs that complete here
-  uint32_t staged = 0;           ///< position after the last completion put
-  uint32_t visible = 0;          ///< position up to which they are published
-  uint32_t events_queued = 0;    ///< completion events given to the channel
-  uint32_t events_owed = 0;      ///< completion events that found no room there
+  uint32_t users = 0;          ///< QPs that complete here
+  uint32_t staged = 0;         ///< position after the last completion put
+  uint32_t visible = 0;        ///< position up to which they are published
+  uint32_t events_queued = 0;  ///< completion events given to the channel
+  uint32_t events_owed = 0;    ///< completion events that found no room there
   uint32_t async_queued = 0;
-  uint32_t limit = 0;            ///< of the publication at hand
+  uint32_t limit = 0;  ///< of the publication at hand
   Armed armed = Armed::kNo;
   bool solicited_staged = false;
-  bool dirty = false;            ///< in the device's list of queues to publish
-  bool overrun = false;          ///< a completion was lost: CQ_ERR went out
+  bool dirty = false;    ///< in the device's list of queues to publish
+  bool overrun = false;  ///< a completion was lost: CQ_ERR went out
   CompletionQueue* next_dirty = nullptr;
 };
 

@@ -50,11 +50,12 @@ bool Device::open_pools() {
   qpn_mask_ = qpns - 1;
   limits_.max_qp = std::min(limits_.max_qp, qpns / 2);
   qp_of_qpn_ = static_cast<uint16_t*>(map_memory(round_up(qpns * sizeof(uint16_t), 4096)));
-  return qp_of_qpn_ != nullptr && timers_.open(limits_.max_qp) && qps_.open(limits_.max_qp) && cqs_.open(limits_.max_cq) &&
-         pds_.open(limits_.max_pd) && ahs_.open(limits_.max_ah) && regions_.open(limits_.max_mr);
+  return qp_of_qpn_ != nullptr && timers_.open(limits_.max_qp) && qps_.open(limits_.max_qp) &&
+         cqs_.open(limits_.max_cq) && pds_.open(limits_.max_pd) && ahs_.open(limits_.max_ah) &&
+         regions_.open(limits_.max_mr);
 }
 
-// --- passes -----------------------------------------------------------------------------------------------------------
+// --- passes --------------------------------------------------------------------------------------------------
 
 bool Device::try_progress(Instant now) {
   if (!usable()) return false;
@@ -122,7 +123,7 @@ void Device::kick() {
   errno = saved;
 }
 
-// --- doorbells, timers, notices ---------------------------------------------------------------------------------------
+// --- doorbells, timers, notices ------------------------------------------------------------------------------
 
 void Device::ring(uint32_t qp_index) {
   if (qp_index >= kMaxQps) return;
@@ -183,15 +184,15 @@ void Device::apply_notice(const attach::Notice& notice, Instant now) {
     QueuePair* qp = qps_.at(i);
     RcMachines* rc = qp != nullptr ? qp->rc() : nullptr;
     if (rc == nullptr || qp->now_state() != QpState::kReadyToSend) continue;
-    const bool to_peer = qp->route.peer_ipv4 == notice.address &&
-                         ((qp->attributes.dest_qpn ^ notice.qpn) & mask & kQpnMask) == 0;
+    const bool to_peer =
+        qp->route.peer_ipv4 == notice.address && ((qp->attributes.dest_qpn ^ notice.qpn) & mask & kQpnMask) == 0;
     if (!everybody && !to_peer && notice.qpn != qp->qpn) continue;
     rc->requester.on_notice(now);
     timers_.schedule(i, rc->requester.next_deadline());
   }
 }
 
-// --- the background thread ---------------------------------------------------------------------------------------------
+// --- the background thread -----------------------------------------------------------------------------------
 
 bool Device::prepare_sleep() {
   if (!usable()) return true;
@@ -213,7 +214,7 @@ void Device::woke() {
   port_.awake();
 }
 
-// --- events and the end ------------------------------------------------------------------------------------------------
+// --- events and the end --------------------------------------------------------------------------------------
 
 void Device::add_listener(EventTarget& target) {
   target.next = listeners_;
@@ -232,7 +233,8 @@ void Device::dispatch_event(uint32_t event_type, uint32_t port) {
   if (!usable()) return;
   LockGuard guard(lock_);
   uint32_t ignored = 0;
-  for (EventTarget* target = listeners_; target != nullptr; target = target->next) raise(target, port, event_type, ignored);
+  for (EventTarget* target = listeners_; target != nullptr; target = target->next)
+    raise(target, port, event_type, ignored);
 }
 
 void Device::fatal(Instant now) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One emulated NIC in this process: QPs, CQs, MRs and AHs over the transport machines, and the program's end of the port.
+// One emulated NIC in this process: QPs, CQs, MRs and AHs over the transport machines, and the program's end of the
+// port.
 //
 //   Device(platform, welcome, port, kick_fd)  port is open; kick_fd is the pipe to the daemon (non-blocking, written
 //                                             by a raw system call when the daemon sleeps)
@@ -61,15 +62,15 @@ struct EngineCounters {
   uint64_t frames_out = 0;
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
-  uint64_t malformed = 0;       ///< ParseError other than kOk
+  uint64_t malformed = 0;  ///< ParseError other than kOk
   uint64_t no_such_qpn = 0;
   uint64_t wrong_state = 0;
-  uint64_t wrong_source = 0;    ///< not from the QP's peer
-  uint64_t wrong_service = 0;   ///< an opcode of another service
+  uint64_t wrong_source = 0;   ///< not from the QP's peer
+  uint64_t wrong_service = 0;  ///< an opcode of another service
   uint64_t wrong_qkey = 0;
-  uint64_t no_receive = 0;      ///< UD, UC: no receive request was posted
-  uint64_t receive_error = 0;   ///< UD: longer than the receive request, or its memory failed
-  uint64_t slots_short = 0;     ///< times a frame waited for a transmit slot
+  uint64_t no_receive = 0;     ///< UD, UC: no receive request was posted
+  uint64_t receive_error = 0;  ///< UD: longer than the receive request, or its memory failed
+  uint64_t slots_short = 0;    ///< times a frame waited for a transmit slot
   uint64_t notices = 0;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A pollable stream of events to the program: what the kernel makes of a completion channel or of the async fd. One end
-// of a SEQPACKET pair is the program's, which reads, polls and closes it as it likes; we keep the other (kernel_abi B.5).
+// of a SEQPACKET pair is the program's, which reads, polls and closes it as it likes; we keep the other (kernel_abi
+// B.5).
 //
 //   open(program_fd)      makes the pair, both ends close-on-exec; the program's end is handed out
 //   send(record, bytes)   queues one record without blocking; false: no room, or the program closed its end

@@ -7,7 +7,8 @@
 //               mark before and the holder looks for marks after (nic_rules 8)
 //   unlock()
 //
-// Ulrich Drepper, "Futexes Are Tricky", mutex 2. Private to the process: a forked child must not touch it (nic_rules 4).
+// Ulrich Drepper, "Futexes Are Tricky", mutex 2. Private to the process: a forked child must not touch it (nic_rules
+// 4).
 #pragma once
 
 #include <linux/futex.h>

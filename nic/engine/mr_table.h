@@ -27,9 +27,9 @@ enum Access : uint32_t {
 };
 
 struct MemoryRegion {
-  uint64_t start = 0;   ///< the program's address
+  uint64_t start = 0;  ///< the program's address
   uint64_t length = 0;
-  uint64_t iova = 0;    ///< the address that requests name
+  uint64_t iova = 0;  ///< the address that requests name
   uint32_t pd = 0;
   uint32_t access = 0;
   uint32_t key = 0;

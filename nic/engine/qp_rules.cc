@@ -32,8 +32,8 @@ constexpr uint32_t optional_drained(QpType type) {
   constexpr uint32_t kUc = kMaskAddress | kMaskAlternatePath | kMaskAccess | kMaskPkeyIndex | kMaskMigrationState;
   switch (type) {
     case QpType::kRc:
-      return kUc | kMaskPort | kMaskTimeout | kMaskRetryCount | kMaskRnrRetry | kMaskMaxRdAtomic | kMaskMaxDestRdAtomic |
-             kMaskMinRnrTimer;
+      return kUc | kMaskPort | kMaskTimeout | kMaskRetryCount | kMaskRnrRetry | kMaskMaxRdAtomic |
+             kMaskMaxDestRdAtomic | kMaskMinRnrTimer;
     case QpType::kUc:
       return kUc;
     case QpType::kUd:
@@ -52,7 +52,8 @@ constexpr Rule rule_to_init(QpType type, QpState from) {
 constexpr Rule rule_to_receive(QpType type) {
   switch (type) {
     case QpType::kRc:
-      return {true, kUcReady | kMaskMaxDestRdAtomic | kMaskMinRnrTimer, kMaskAlternatePath | kMaskAccess | kMaskPkeyIndex};
+      return {true, kUcReady | kMaskMaxDestRdAtomic | kMaskMinRnrTimer,
+              kMaskAlternatePath | kMaskAccess | kMaskPkeyIndex};
     case QpType::kUc:
       return {true, kUcReady, kMaskAlternatePath | kMaskAccess | kMaskPkeyIndex};
     case QpType::kUd:
@@ -107,8 +108,7 @@ bool transition_allowed(QpType type, QpState from, QpState to, uint32_t mask) {
   if ((mask & rule.required) != rule.required) return false;
   if ((mask & ~(rule.required | rule.optional | kMaskState)) != 0) return false;
   // CUR_STATE only makes sense where the QP may have moved by itself.
-  return (mask & kMaskCurrentState) == 0 ||
-         (from >= QpState::kReadyToReceive && from <= QpState::kSendError);
+  return (mask & kMaskCurrentState) == 0 || (from >= QpState::kReadyToReceive && from <= QpState::kSendError);
 }
 
 }  // namespace weft::nic

@@ -16,7 +16,8 @@ namespace {
 /// Attempts to get the last answers of a QP that is destroyed into the port; each gives the daemon the processor once.
 constexpr uint32_t kFarewells = 64;
 constexpr uint32_t kAnswersAtOnce = 256;
-/// Unacknowledged data of one QP: with small MTUs a window of packets alone would be a few scheduling rounds of nothing.
+/// Unacknowledged data of one QP: with small MTUs a window of packets alone would be a few scheduling rounds of
+/// nothing.
 constexpr uint32_t kWindowBytes = 1u << 20;
 
 uint32_t mtu_of(uint8_t path_mtu) { return 128u << path_mtu; }
@@ -111,7 +112,7 @@ void Device::unlink(QueuePair& qp) {
   qp.in_error_list = false;
 }
 
-// --- transitions -------------------------------------------------------------------------------------------------------
+// --- transitions ---------------------------------------------------------------------------------------------
 
 int Device::configure_receive(QueuePair& qp) {
   const QpAttributes& a = qp.attributes;
@@ -245,7 +246,7 @@ void Device::reset(QueuePair& qp) {
   qp.attributes = fresh;
 }
 
-// --- errors ------------------------------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------------------
 
 void Device::to_error(QueuePair& qp, Instant now) {
   if (qp.now_state() == QpState::kError) return;

@@ -63,8 +63,8 @@ struct QueuePair {
 
   QpType type = QpType::kRc;
   bool signal_all = false;
-  bool active = false;        ///< in the transmit list
-  bool holding = false;       ///< in the list of QPs whose completions wait for an acknowledge
+  bool active = false;   ///< in the transmit list
+  bool holding = false;  ///< in the list of QPs whose completions wait for an acknowledge
   bool in_error_list = false;
   bool ending = false;        ///< a fatal NAK is owed: to ERR once it is pulled
   bool rq_taken = false;      ///< `receive` holds a request
@@ -85,9 +85,9 @@ struct QueuePair {
   CompletionQueue* receive_cq = nullptr;
 
   QpAttributes attributes;
-  Route route;                ///< RC, UC
-  WorkNumber posted = 0;      ///< works given to the machine since it was configured
-  uint32_t hold_position = 0; ///< of the first held completion in receive_cq
+  Route route;                 ///< RC, UC
+  WorkNumber posted = 0;       ///< works given to the machine since it was configured
+  uint32_t hold_position = 0;  ///< of the first held completion in receive_cq
 
   QueuePair* next_active = nullptr;
   QueuePair* next_holding = nullptr;

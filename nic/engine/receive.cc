@@ -12,6 +12,7 @@ namespace {
 
 /// Frames of one pass; then acknowledges and completions go out before more is taken.
 constexpr uint32_t kReceiveBudget = 64;
+constexpr uint32_t kReleaseBatch = 16;
 constexpr uint32_t kGrhBytes = 40;
 constexpr uint32_t kEventQpRequestError = 2;  // ibv_event_type
 constexpr uint32_t kEventQpAccessError = 3;
@@ -22,9 +23,7 @@ constexpr uint8_t kServiceRc = 0x00;
 constexpr uint8_t kServiceUc = 0x20;
 constexpr uint8_t kServiceUd = 0x60;
 
-bool may_receive(QpState state) {
-  return state >= QpState::kReadyToReceive && state <= QpState::kSendError;
-}
+bool may_receive(QpState state) { return state >= QpState::kReadyToReceive && state <= QpState::kSendError; }
 
 }  // namespace
 
@@ -34,6 +33,8 @@ uint32_t Device::receive_frames(Instant now) {
   for (; count < kReceiveBudget && port_.receive(frame); ++count) {
     handle_frame(frame, now);
     port_.release(frame.slot);
+    // Slots go back early, so that the daemon can fill them while the rest is copied.
+    if (count % kReleaseBatch == kReleaseBatch - 1 && port_.flush()) kick();
   }
   if (count == kReceiveBudget) pending_.store(1, std::memory_order_relaxed);
   return count;
@@ -81,7 +82,7 @@ void Device::handle_frame(const attach::ReceivedFrame& raw, Instant now) {
   }
 }
 
-// --- connected services ----------------------------------------------------------------------------------------------
+// --- connected services --------------------------------------------------------------------------------------
 
 void Device::handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now) {
   RcMachines& rc = *qp.rc();
@@ -159,8 +160,8 @@ Outcome Device::perform(QueuePair& qp, const Demand& demand, const uint8_t* payl
       return place_write(qp, demand, payload);
     case Need::kStartRead:
       if ((access & kAccessRemoteRead) == 0) return Outcome::kInvalidRequest;
-      if (demand.message_bytes == 0 || regions_.user_address(demand.rkey, demand.va, demand.message_bytes,
-                                                             kAccessRemoteRead, qp.pd) != nullptr) {
+      if (demand.message_bytes == 0 ||
+          regions_.user_address(demand.rkey, demand.va, demand.message_bytes, kAccessRemoteRead, qp.pd) != nullptr) {
         return Outcome::kDone;
       }
       qp.access_error = true;
@@ -184,7 +185,8 @@ Outcome Device::place_send(QueuePair& qp, const Demand& demand, const uint8_t* p
     }
     return Outcome::kInvalidRequest;
   }
-  if (scatter(qp.receive.sges, qp.receive.sge_count, demand.offset, payload, demand.length, qp.pd)) return Outcome::kDone;
+  if (scatter(qp.receive.sges, qp.receive.sge_count, demand.offset, payload, demand.length, qp.pd))
+    return Outcome::kDone;
   bad.status = WorkStatus::kLocalProtection;
   complete_receive(qp, bad);
   return Outcome::kRemoteOperation;
@@ -194,8 +196,8 @@ Outcome Device::place_write(QueuePair& qp, const Demand& demand, const uint8_t* 
   if (demand.message_bytes == 0 && demand.length == 0) return Outcome::kDone;
   qp.access_error = true;
   // The whole range is judged before its first byte is written. IBTA Vol 1, 9.7.4.1.5.
-  if (demand.first && regions_.user_address(demand.rkey, demand.va, demand.message_bytes, kAccessRemoteWrite, qp.pd) ==
-                          nullptr) {
+  if (demand.first &&
+      regions_.user_address(demand.rkey, demand.va, demand.message_bytes, kAccessRemoteWrite, qp.pd) == nullptr) {
     return Outcome::kRemoteAccess;
   }
   if (demand.length == 0) return Outcome::kDone;
@@ -221,7 +223,8 @@ Outcome Device::execute_atomic(QueuePair& qp, const Demand& demand, uint64_t& or
 void Device::finish_receive(QueuePair& qp, const Demand& demand) {
   if (!demand.completes_receive || !qp.rq_taken) return;
   Completion completion;
-  completion.opcode = demand.need == Need::kPlaceWrite ? CompletionOpcode::kReceiveWriteImm : CompletionOpcode::kReceive;
+  completion.opcode =
+      demand.need == Need::kPlaceWrite ? CompletionOpcode::kReceiveWriteImm : CompletionOpcode::kReceive;
   completion.byte_len = demand.message_bytes;
   completion.with_immediate = demand.with_immediate;
   completion.with_invalidate = demand.with_invalidate;
@@ -231,7 +234,7 @@ void Device::finish_receive(QueuePair& qp, const Demand& demand) {
   complete_receive(qp, completion);
 }
 
-// --- datagrams ---------------------------------------------------------------------------------------------------------
+// --- datagrams -----------------------------------------------------------------------------------------------
 
 void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw) {
   if (!ud_accepts(frame.transport, qp.attributes.qkey)) {
@@ -270,7 +273,8 @@ void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::Rece
 }
 
 /// Copies to a scatter list that the program may be changing: each entry is read once and checked as read.
-bool Device::scatter(const Sge* sges, uint32_t count, uint64_t offset, const uint8_t* from, uint32_t bytes, uint32_t pd) {
+bool Device::scatter(const Sge* sges, uint32_t count, uint64_t offset, const uint8_t* from, uint32_t bytes,
+                     uint32_t pd) {
   for (uint32_t i = 0; i < count && bytes != 0; ++i) {
     Sge sge;
     memcpy(&sge, &sges[i], sizeof sge);

@@ -35,8 +35,8 @@ uint8_t priority_of(uint8_t traffic_class, uint8_t sl) {
   return traffic_class != 0 ? static_cast<uint8_t>(dscp >> 3) : static_cast<uint8_t>(sl & 7);
 }
 
-void make_route(const attach::Welcome& nic, const AddressAttributes& attributes, const MacAddress& peer_mac, bool outside,
-                uint32_t udp_label, Route& out) {
+void make_route(const attach::Welcome& nic, const AddressAttributes& attributes, const MacAddress& peer_mac,
+                bool outside, uint32_t udp_label, Route& out) {
   FrameAddress address;
   address.destination_mac = peer_mac;
   std::copy_n(nic.mac, address.source_mac.size(), address.source_mac.begin());

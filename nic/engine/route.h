@@ -29,22 +29,22 @@ struct AddressAttributes {
 struct Route {
   FrameTemplate frame;
   GidBytes dgid{};
-  uint32_t peer_ipv4 = 0;   ///< 0 for an IPv6 peer
+  uint32_t peer_ipv4 = 0;  ///< 0 for an IPv6 peer
   uint8_t priority = 0;
   uint8_t sl = 0;
   bool outside = false;     ///< strict timers
   bool fixed_port = false;  ///< the UDP source port came from a flow label
 };
 
-/// What is wrong with the attributes on this NIC: 0, or EINVAL (no GRH, another port, an index without a GID, an address
-/// family that is not the source's).
+/// What is wrong with the attributes on this NIC: 0, or EINVAL (no GRH, another port, an index without a GID, an
+/// address family that is not the source's).
 int check_address(const attach::Welcome& nic, const AddressAttributes& attributes);
 
 /// Priority 0..7: from the DSCP when a traffic class is set, else from the SL (DECISIONS 25).
 uint8_t priority_of(uint8_t traffic_class, uint8_t sl);
 
 /// `udp_label` stands in for a flow label of 0. check_address must have passed.
-void make_route(const attach::Welcome& nic, const AddressAttributes& attributes, const MacAddress& peer_mac, bool outside,
-                uint32_t udp_label, Route& out);
+void make_route(const attach::Welcome& nic, const AddressAttributes& attributes, const MacAddress& peer_mac,
+                bool outside, uint32_t udp_label, Route& out);
 
 }  // namespace weft::nic

@@ -71,7 +71,7 @@ bool service_carries(QpType type, WorkOpcode opcode) {
 
 }  // namespace
 
-// --- the list ----------------------------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------------------
 
 void Device::activate(QueuePair& qp) {
   if (qp.active) return;
@@ -95,6 +95,8 @@ uint32_t Device::transmit(Instant now) {
     --active_count_;
     const uint32_t now_sent = serve(*qp, now, kBurst);
     sent += now_sent;
+    // The daemon starts on a burst while the next one is copied.
+    if (now_sent == kBurst && port_.flush()) kick();
     const bool more = has_more(*qp, now);
     fruitless = now_sent != 0 || !more ? 0 : fruitless + 1;
     if (more) activate(*qp);
@@ -155,7 +157,7 @@ uint32_t Device::serve_answers(QueuePair& qp, Instant now, uint32_t budget) {
   return sent;
 }
 
-// --- requests ----------------------------------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------------------
 
 template <typename Machines>
 uint32_t Device::serve_requests(QueuePair& qp, Machines& machines, Instant now, uint32_t budget) {
@@ -227,7 +229,8 @@ WorkStatus Device::check_request(const QueuePair& qp, const SendRequest& request
   if (work.length > kMaxMessage) return WorkStatus::kLocalLength;
   if (qp.type == QpType::kUd && work.length > qp.mtu_bytes) return WorkStatus::kLocalLength;
   const bool fetches = work.opcode == WorkOpcode::kRead || is_atomic(work.opcode);
-  if (fetches && (request.inline_data != nullptr || qp.attributes.max_rd_atomic == 0)) return WorkStatus::kLocalQpOperation;
+  if (fetches && (request.inline_data != nullptr || qp.attributes.max_rd_atomic == 0))
+    return WorkStatus::kLocalQpOperation;
   if (is_atomic(work.opcode) && work.length != 8) return WorkStatus::kLocalLength;
   return WorkStatus::kSuccess;
 }
@@ -268,7 +271,7 @@ void Device::complete_send(QueuePair& qp, const SendCompletion& done) {
   complete(*qp.send_cq, completion);
 }
 
-// --- frames ------------------------------------------------------------------------------------------------------------
+// --- frames --------------------------------------------------------------------------------------------------
 
 Route* Device::route_of(QueuePair& qp, const OutFrame& frame) {
   if (qp.type != QpType::kUd) return &qp.route;

@@ -33,8 +33,8 @@ struct SendRequest {
   uint64_t wr_id = 0;
   const Sge* sges = nullptr;
   uint32_t sge_count = 0;
-  const uint8_t* inline_data = nullptr;  ///< when set, the payload; sges is not used
-  uint32_t address_handle = 0;           ///< UD
+  const uint8_t* inline_data = nullptr;     ///< when set, the payload; sges is not used
+  uint32_t address_handle = 0;              ///< UD
   WorkStatus fault = WorkStatus::kSuccess;  ///< other than success: complete with that, send nothing
 };
 

@@ -49,6 +49,9 @@ struct PortControl {
   RingIndices tx_return;  ///< daemon produces uint32 slot numbers
   RingIndices rx;         ///< daemon produces SlotDescriptors
   RingIndices rx_return;  ///< process produces uint32 slot numbers
+  /// daemon: 1 while it does not look at this port even when it is awake, because the port was quiet: a publisher then
+  /// writes its kick pipe whatever StatusPage says. Keeps hundreds of idle ports from costing the busy ones anything.
+  alignas(kCacheLine) std::atomic<uint32_t> unwatched;
 };
 
 /// The read-only page that all clients of a daemon map (kStatus).

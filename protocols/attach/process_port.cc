@@ -182,7 +182,8 @@ bool ProcessPort::flush() {
   }
   // Index, fence, sleeping word here; sleeping word, fence, indices over there: one of the two sees the other.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (status_ == nullptr || status_->daemon_sleeping.load(std::memory_order_relaxed) == 0) return false;
+  const bool asleep = status_ != nullptr && status_->daemon_sleeping.load(std::memory_order_relaxed) != 0;
+  if (!asleep && control()->unwatched.load(std::memory_order_relaxed) == 0) return false;
   if (transmitted) return true;
   const uint32_t held = control()->rx.producer.load(std::memory_order_relaxed) - published_before;
   return held >= layout_.rx_slots / 2;

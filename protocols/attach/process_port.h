@@ -10,7 +10,7 @@
 //   next_notice(out)               next notice, or an entry with reason kOverflow when some were lost
 //
 // publish and release only store; the caller ends its batch with flush(), which publishes the indices (release), fences
-// (seq_cst) and says whether the daemon sleeps and must be kicked. A batch that only released receive slots asks for a
+// (seq_cst) and says whether the daemon sleeps, or does not watch this port, and must be kicked. A batch that only released receive slots asks for a
 // kick only when at least half of them had been held: before that the daemon cannot be waiting for one.
 // One thread at a time (the engine's lock), except receive_pending() and note_poll(), which any thread may call.
 // The daemon is trusted; still, slot numbers are masked and lengths are clamped.

@@ -24,7 +24,7 @@ constexpr uint64_t kWakeTag = 0;                       // seats' tags are never 
 constexpr Duration kPolledTime = microseconds(50);     // poll_seq moved since then: somebody polls
 constexpr Duration kYieldTime = microseconds(200);     // nothing at all for so long: sleep, whoever polls
 constexpr Duration kActiveTime = milliseconds(1);      // polled in every round for so long after its last frame
-constexpr size_t kScanSeats = 16;                      // of the others, this many a round
+constexpr Duration kLookTime = microseconds(20);       // how often a busy daemon looks for kicks of the others
 
 int64_t clock_ns(clockid_t clock) {
   timespec t{};
@@ -153,7 +153,7 @@ void LiveDriver::run() {
     fabric_.run_due(now);
     flush(now);
     work = poll_active(now) || work;
-    work = scan_inactive(now) || work;
+    work = look_for_kicks(now) || work;
     kicks_.recheck(now);
     if (work) {
       last_work_ = now;
@@ -195,8 +195,7 @@ bool LiveDriver::poll_active(Instant now) {
       seat.seen_poll_seq = poll_seq;
       seat.polled_at = now;
     }
-    if (now - seat.last_work > kActiveTime && !seat.nic_seat.blocked) {
-      seat.active = false;
+    if (now - seat.last_work > kActiveTime && !seat.nic_seat.blocked && leave(seat)) {
       active_[i] = active_.back();
       active_.pop_back();
     } else {
@@ -215,26 +214,31 @@ bool LiveDriver::poll_seat(Instant now, LiveSeat& seat) {
   return work;
 }
 
-/// A process whose port was quiet does not kick an awake daemon, so the quiet ones are looked at in turn.
-bool LiveDriver::scan_inactive(Instant now) {
-  const auto& seats = fabric_.seats();
-  if (active_.size() >= seats.size()) return false;
-  bool found = false;
-  for (size_t n = std::min(kScanSeats, seats.size()); n > 0; --n) {
-    if (++scan_at_ >= seats.size()) scan_at_ = 0;
-    LiveSeat* const seat = seats[scan_at_].get();
-    if (seat == nullptr || seat->active || fabric_.takeable(*seat) == 0) continue;
-    seat->last_work = now;
-    activate(*seat);
-    found = true;
+/// Stops watching a quiet port. False: it has published something meanwhile.
+bool LiveDriver::leave(LiveSeat& seat) {
+  seat.port.unwatch();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (seat.port.pending() != 0) {
+    seat.port.watch();
+    return false;
   }
-  return found;
+  seat.active = false;
+  return true;
+}
+
+/// A busy daemon does not sleep, so it asks now and then whether a port that it does not watch has something.
+bool LiveDriver::look_for_kicks(Instant now) {
+  if (now - looked_at_ < kLookTime || active_.size() >= fabric_.attached()) return false;
+  looked_at_ = now;
+  const timespec at_once{};
+  return wait(&at_once) > 0;
 }
 
 void LiveDriver::activate(LiveSeat& seat) {
   if (seat.active) return;
   seat.active = true;
   seat.last_work = read_clock();
+  seat.port.watch();
   active_.push_back(&seat);
 }
 
@@ -293,18 +297,17 @@ void LiveDriver::signal_control() {
 
 bool LiveDriver::may_yield(Instant now) const {
   if (active_.empty() || now - last_work_ > kYieldTime) return false;
-  return std::all_of(active_.begin(), active_.end(),
-                     [&](const LiveSeat* seat) { return now - seat->polled_at < kPolledTime; });
+  return std::all_of(active_.begin(), active_.end(), [&](const LiveSeat* seat) {
+    return now - seat->polled_at < kPolledTime || now - seat->last_work > kActiveTime;
+  });
 }
 
 /// After daemon_sleeping was stored: looks at everything that may have been published before a process could see it.
+/// Ports that are not watched kick anyway.
 bool LiveDriver::nothing_to_do() {
   bool nothing = commands_.empty();
-  for (const auto& seat : fabric_.seats()) {
-    if (seat == nullptr) continue;
-    if (fabric_.takeable(*seat) == 0 && !(seat->nic_seat.blocked && seat->port.collectable())) continue;
-    activate(*seat);
-    nothing = false;
+  for (LiveSeat* seat : active_) {
+    if (fabric_.takeable(*seat) != 0 || (seat->nic_seat.blocked && seat->port.collectable())) nothing = false;
   }
   return nothing;
 }
@@ -323,9 +326,13 @@ void LiveDriver::sleep(Instant now) {
     timeout = {ns / 1'000'000'000, ns % 1'000'000'000};
   }
   ++counters_.sleeps;
+  wait(due != kNever ? &timeout : nullptr);
+}
+
+/// nullptr: until something happens. Returns how many descriptors had something.
+int LiveDriver::wait(const timespec* timeout) {
   std::array<epoll_event, 64> events;
-  const int count =
-      epoll_pwait2(epoll_fd_, events.data(), static_cast<int>(events.size()), due != kNever ? &timeout : nullptr, nullptr);
+  const int count = epoll_pwait2(epoll_fd_, events.data(), static_cast<int>(events.size()), timeout, nullptr);
   status_.daemon_sleeping.store(0, std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
     const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
@@ -336,6 +343,7 @@ void LiveDriver::sleep(Instant now) {
     }
     take_kick(static_cast<uint32_t>(tag));
   }
+  return count;
 }
 
 void LiveDriver::take_kick(uint32_t tag) {
@@ -343,7 +351,7 @@ void LiveDriver::take_kick(uint32_t tag) {
   if (seat == nullptr) return;
   std::array<uint8_t, 512> bytes;
   const ssize_t got = read(seat->setup.kick_read, bytes.data(), bytes.size());
-  // Closed by the process: it would report readiness for ever. Its frames are still seen while anybody keeps us awake.
+  // Closed by the process: it would report readiness for ever. Who closes its pipe is no longer heard when it was quiet.
   if (got == 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, seat->setup.kick_read, nullptr);
   activate(*seat);
 }

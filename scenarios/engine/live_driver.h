@@ -7,9 +7,14 @@
 //   driver.call([&](Instant now) { ... });   // from a control thread: runs on the data-plane thread, returns when done
 //   driver.stop();
 //
+// Only ports with recent traffic are looked at in every round. The others are told to kick even an awake daemon, so that
+// hundreds of idle ports cost the busy ones nothing.
+//
 // While every busy process polls inline, the thread yields between rounds; otherwise it blocks as soon as its rings are
 // empty, in epoll on the kick pipes (nic_rules 3). Asleep it has no periodic wake-ups: only due events limit the wait.
 #pragma once
+
+#include <time.h>
 
 #include <atomic>
 #include <functional>
@@ -73,12 +78,14 @@ class LiveDriver {
   bool run_commands(Instant now);
   bool poll_active(Instant now);
   bool poll_seat(Instant now, LiveSeat& seat);
-  bool scan_inactive(Instant now);
+  bool leave(LiveSeat& seat);
+  bool look_for_kicks(Instant now);
   void flush(Instant now);
   void settle(Instant now, LiveSeat& seat);
   bool may_yield(Instant now) const;
   bool nothing_to_do();
   void sleep(Instant now);
+  int wait(const timespec* timeout);
   void take_kick(uint32_t tag);
   void activate(LiveSeat& seat);
   void signal_control();
@@ -89,7 +96,7 @@ class LiveDriver {
   std::vector<LiveSeat*> active_;
   std::vector<dpdk::ProcessPort*> publishing_;
   std::vector<uint32_t> dead_tags_;
-  size_t scan_at_ = 0;
+  Instant looked_at_{};  ///< when kicks of unwatched ports were last looked for
   Instant last_work_{};
   DriverCounters counters_;
   uint64_t tap_seen_ = 0;

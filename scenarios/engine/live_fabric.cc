@@ -195,6 +195,7 @@ void LiveFabric::destroy(LiveSeat& seat) {
 // --- the way of a frame ---------------------------------------------------------------------------------------------
 
 uint8_t LiveFabric::takeable(LiveSeat& seat) const {
+  if (store_.arena().available() == 0) return 0;  // frames stay in their rings until something leaves
   return static_cast<uint8_t>(seat.port.pending() & ~switch_->paused(static_cast<fabric::SwitchPort>(seat.endpoint)));
 }
 

@@ -75,6 +75,8 @@ class LiveFabric final : public nic::NicDrops {
     const uint32_t index = tag_index(tag);
     return index < seats_.size() && seats_[index] != nullptr && seats_[index]->tag == tag ? seats_[index].get() : nullptr;
   }
+  /// Seats in use, draining ones included.
+  size_t attached() const { return seats_.size() - free_tags_.size(); }
   const std::vector<std::unique_ptr<LiveSeat>>& seats() const { return seats_; }
   std::vector<Endpoint>& endpoints() { return endpoints_; }
   dpdk::FrameStore& store() { return store_; }

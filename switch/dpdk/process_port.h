@@ -48,6 +48,11 @@ class ProcessPort final : public attach::FramePort {
   void close();
   bool closed() const { return closed_; }
 
+  /// Tells the process that it must kick even an awake daemon. After unwatch() and a seq_cst fence the indices must be
+  /// looked at once more.
+  void watch() { control_->unwatched.store(0, std::memory_order_relaxed); }
+  void unwatch() { control_->unwatched.store(1, std::memory_order_relaxed); }
+
   bool idle() const { return held_slots_ == 0; }
   uint32_t held_slots() const { return held_slots_; }
   const char* shut_reason() const { return shut_reason_; }

@@ -2,8 +2,9 @@
 //
 // The switch pipeline between two process ports, without a NIC engine: what the data plane alone can carry.
 //
-//   switch_bench [--seconds N] [stream BYTES | pingpong BYTES | spin BYTES]...     default: all of the table
+//   switch_bench [--seconds N] [--idle-ports N] [null BYTES | stream BYTES | pingpong BYTES | spin BYTES]...     default: all of the table
 //
+//   null      NICs and switch in a loop between ports that copy nothing: parse, check, forward, queue, demultiplex
 //   stream    one process sends frames of BYTES payload, the other answers each with an ACK; both poll
 //   pingpong  one frame back and forth, both processes poll inline
 //   spin      the same, but both programs spin on memory as ib_write_lat does: a sleeping thread drives each port
@@ -27,9 +28,11 @@
 #include <thread>
 #include <vector>
 
+#include "nic/host/datapath/host_nic.h"
 #include "protocols/attach/process_port.h"
 #include "protocols/wire/frame_template.h"
 #include "scenarios/engine/data_plane.h"
+#include "switch/core/switch_core.h"
 
 namespace weft::bench {
 namespace {
@@ -69,7 +72,7 @@ struct Port {
   attach::ProcessPort port;
   FrameTemplate frame;
 
-  void open(DataPlane& plane, const FabricPlan& plan, uint32_t host) {
+  void open(DataPlane& plane, const FabricPlan& plan, uint32_t host, uint32_t seat) {
     const int fd = memfd_create("bench", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, layout.total) != 0 || pipe2(to_daemon, O_NONBLOCK) != 0 ||
         pipe2(to_process, O_NONBLOCK) != 0) {
@@ -80,8 +83,8 @@ struct Port {
     notices = map_shared<attach::NoticeRing>(sizeof(attach::NoticeRing));
     PortSetup setup;
     setup.host = host;
-    setup.seat = host + 1;
-    setup.qpn_base = kQpn[host];
+    setup.seat = seat;
+    setup.qpn_base = seat << 14;
     setup.layout = layout;
     setup.memory = map_shared<uint8_t>(layout.total, fd);
     setup.kick_read = to_daemon[0];
@@ -128,9 +131,10 @@ struct Fabric {
   FabricPlan plan;
   std::unique_ptr<DataPlane> plane;
   Port ports[2];
+  std::vector<std::unique_ptr<Port>> idle;  ///< attached, and nothing else
   Shared* shared = map_shared<Shared>(sizeof(Shared));
 
-  Fabric() {
+  explicit Fabric(uint32_t idle_ports) {
     for (uint32_t i = 0; i < 2; ++i) {
       NicPlan nic;
       nic.mac = {0x02, 0x57, 0, 0, 0, static_cast<uint8_t>(i)};
@@ -143,7 +147,12 @@ struct Fabric {
       fprintf(stderr, "switch_bench: %s\n", error.c_str());
       exit(1);
     }
-    for (uint32_t i = 0; i < 2; ++i) ports[i].open(*plane, plan, i);
+    for (uint32_t i = 0; i < 2; ++i) ports[i].open(*plane, plan, i, i + 1);
+    idle.resize(idle_ports);
+    for (uint32_t i = 0; i < idle_ports; ++i) {
+      idle[i] = std::make_unique<Port>();
+      idle[i]->open(*plane, plan, i % 2, i + 3);
+    }
   }
 };
 
@@ -292,8 +301,8 @@ void print_driver(DataPlane& plane) {
   printf(" (%.0f ns of the data plane a frame)\n", static_cast<double>(cpu_ns) / static_cast<double>(frames));
 }
 
-void run(const std::string& name, uint32_t bytes, double seconds) {
-  Fabric f;
+void run(const std::string& name, uint32_t bytes, double seconds, uint32_t idle_ports) {
+  Fabric f(idle_ports);
   fflush(stdout);
   pid_t children[2];
   for (uint32_t me = 0; me < 2; ++me) {
@@ -325,24 +334,123 @@ void run(const std::string& name, uint32_t bytes, double seconds) {
   print_driver(*f.plane);
 }
 
+// --- the pipeline alone -------------------------------------------------------------------------------------------------
+
+/// Ports whose frames are one prepared frame and whose deliveries go nowhere.
+struct NullPort final : attach::FramePort {
+  uint32_t take(uint8_t, std::span<attach::TakenFrame> out) override {
+    for (attach::TakenFrame& frame : out) {
+      const PacketRef packet = arena->allocate();
+      (*arena)[packet] = PacketDescriptor{};
+      frame = {packet, header_bytes, payload_bytes, headers};
+    }
+    return static_cast<uint32_t>(out.size());
+  }
+  uint32_t deliver(std::span<const PacketRef> packets) override {
+    for (const PacketRef packet : packets) arena->release(packet);
+    delivered += packets.size();
+    return static_cast<uint32_t>(packets.size());
+  }
+  bool collect() override { return false; }
+  void notice(const attach::Notice&) override {}
+
+  PacketArena* arena = nullptr;
+  uint32_t header_bytes = 0;
+  uint32_t payload_bytes = 0;
+  uint8_t bytes[attach::kMaxFrameHeaderBytes]{};
+  const uint8_t* headers = nullptr;
+  uint64_t delivered = 0;
+};
+
+struct NoBytes final : attach::FrameBytes, nic::NicDrops {
+  std::span<const uint8_t> headers(PacketRef) const override { return {}; }
+  std::span<const uint8_t> payload(PacketRef) const override { return {}; }
+  bool park(PacketRef) override { return true; }
+  void release(PacketRef) override {}
+  void dropped(Instant, PacketRef packet, DropReason, uint32_t) override {
+    arena->release(packet);
+    ++drops;
+  }
+  PacketArena* arena = nullptr;
+  uint64_t drops = 0;
+};
+
+void run_null(uint32_t bytes, double seconds) {
+  PacketArena arena;
+  if (!arena.reserve(4096)) exit(1);
+  NoBytes store;
+  store.arena = &arena;
+  nic::AddressMap map;
+  const std::vector<nic::EndpointAddress> hosts = {{{2, 0x57, 0, 0, 0, 0}, 0xC6120001}, {{2, 0x57, 0, 0, 0, 1}, 0xC6120002}};
+  if (!map.build(hosts)) exit(1);
+  fabric::SwitchSettings settings;
+  settings.ports = settings.endpoints = 2;
+  fabric::SwitchCore core(settings, arena);
+  std::vector<std::unique_ptr<nic::HostNic>> nics;
+  NullPort ports[2];
+  nic::NicSeat seats[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    core.set_route(i, static_cast<fabric::SwitchPort>(i));
+    nic::HostNicSettings nic_settings;
+    nic_settings.identity = {i, hosts[i]};
+    nics.push_back(std::make_unique<nic::HostNic>(nic_settings, arena, store, map, store));
+    ports[i].arena = &arena;
+    FrameAddress address{hosts[1 - i].mac, hosts[i].mac, gid_of_ipv4(hosts[i].ipv4), gid_of_ipv4(hosts[1 - i].ipv4)};
+    FrameTemplate frame;
+    frame.prepare(address);
+    TransportHeader header;
+    header.dest_qpn = kQpn[1 - i];
+    uint8_t* const end = ports[i].bytes + sizeof ports[i].bytes;
+    ports[i].header_bytes = frame.encode(header, bytes, end);
+    ports[i].payload_bytes = bytes;
+    ports[i].headers = end - ports[i].header_bytes;
+    seats[i].port = &ports[i];
+    seats[i].qpn_base = kQpn[i];
+    if (!nics[i]->attach(seats[i])) exit(1);
+  }
+  const double start = now_seconds();
+  const Instant now{};
+  while (now_seconds() - start < seconds) {
+    for (int round = 0; round < 1000; ++round) {
+      const uint32_t from = static_cast<uint32_t>(round & 1);
+      PacketRef burst[attach::kBurst];
+      const uint32_t count = nics[from]->collect(now, seats[from], 0, burst);
+      for (uint32_t i = 0; i < count; ++i) core.receive(now, static_cast<fabric::SwitchPort>(from), burst[i]);
+      for (fabric::SwitchPort port; (port = core.take_ready_port()) != fabric::kNoSwitchPort;) {
+        for (PacketRef p; (p = core.transmit(now, port)) != kNoPacket;) nics[port]->receive(now, p);
+        nics[port]->deliver(now);
+      }
+    }
+  }
+  const double elapsed = now_seconds() - start;
+  const double frames = static_cast<double>(ports[0].delivered + ports[1].delivered);
+  printf("%-9s %5u B: %.2f M frames/s, %.1f ns a frame, %llu drops\n", "null", bytes, frames / elapsed / 1e6,
+         elapsed * 1e9 / frames, static_cast<unsigned long long>(store.drops));
+}
+
 }  // namespace
 }  // namespace weft::bench
 
 int main(int argc, char** argv) {
   double seconds = 2;
+  uint32_t idle_ports = 0;
   std::vector<std::pair<std::string, uint32_t>> cases;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string word = argv[i];
     if (word == "--seconds") {
       seconds = atof(argv[i + 1]);
-    } else if (word == "stream" || word == "pingpong" || word == "spin") {
+    } else if (word == "--idle-ports") {
+      idle_ports = static_cast<uint32_t>(std::clamp(atoi(argv[i + 1]), 0, 900));
+    } else if (word == "null" || word == "stream" || word == "pingpong" || word == "spin") {
       cases.emplace_back(word, std::min(4096, atoi(argv[i + 1]) / 4 * 4));
     } else {
-      fprintf(stderr, "usage: switch_bench [--seconds N] [stream BYTES | pingpong BYTES | spin BYTES]...\n");
+      fprintf(stderr, "usage: switch_bench [--seconds N] [--idle-ports N] [null BYTES | stream BYTES | pingpong BYTES | spin BYTES]...\n");
       return 2;
     }
   }
-  if (cases.empty()) cases = {{"stream", 4096}, {"stream", 64}, {"pingpong", 8}, {"pingpong", 4096}, {"spin", 8}};
-  for (const auto& [name, bytes] : cases) weft::bench::run(name, bytes, seconds);
+  if (cases.empty()) cases = {{"null", 64}, {"stream", 4096}, {"stream", 64}, {"pingpong", 8}, {"pingpong", 4096}, {"spin", 8}};
+  for (const auto& [name, bytes] : cases) {
+    name == "null" ? weft::bench::run_null(bytes, seconds) : weft::bench::run(name, bytes, seconds, idle_ports);
+  }
   return 0;
 }

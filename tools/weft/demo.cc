@@ -101,7 +101,7 @@ std::string play(const Act& act, const RunFolder& folder, int stop_fd) {
   ChildProcess client;
   if (std::string error = client.start(client_command, *client_environment); !error.empty()) return error;
   const ChildProcess::Ended ended = client.finish(kPatience, stop_fd);
-  const ChildProcess::Ended served = server.finish(ended.in_time && ended.exit_code == 0 ? seconds(5) : Duration::zero(), stop_fd);
+  const ChildProcess::Ended served = server.finish(ended.in_time ? seconds(5) : Duration::zero(), stop_fd);
   print_result(act, ended.output);
   std::printf("\n");
   if (!ended.in_time) return act.command[0] + " did not end in time; client:\n" + ended.output + "server:\n" + served.output;

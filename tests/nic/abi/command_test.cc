@@ -65,14 +65,14 @@ TEST_CASE("Extended headers are checked as the kernel does", "[nic][abi]") {
     CHECK(out.response_length == 208);
     CHECK(response[208] == 0xEE);
   }
-  CHECK(words(c, {kQueryDevice, counts(1, 38), low, high, 0, 1, 0, 0}) == -EINVAL);      // reserved
-  CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0}) == -EINVAL);      // word count
-  CHECK(words(c, {kQueryDevice, counts(1, 38), 0, 0, 0, 0, 0, 0}) == -EINVAL);           // words without a pointer
-  CHECK(words(c, {kQueryDevice, counts(1, 0), low, high, 0, 0, 0, 0}) == -EINVAL);       // and the other way round
+  CHECK(words(c, {kQueryDevice, counts(1, 38), low, high, 0, 1, 0, 0}) == -EINVAL);  // reserved
+  CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0}) == -EINVAL);  // word count
+  CHECK(words(c, {kQueryDevice, counts(1, 38), 0, 0, 0, 0, 0, 0}) == -EINVAL);       // words without a pointer
+  CHECK(words(c, {kQueryDevice, counts(1, 0), low, high, 0, 0, 0, 0}) == -EINVAL);   // and the other way round
   CHECK(words(c, {kQueryDevice, counts(1, 10), low, high, 0, 0, 0, 0}) == -ENOSPC);
-  CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0, 0, 0}) == 40);     // longer, zero
+  CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0, 0, 0}) == 40);  // longer, zero
   CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0, 1, 0}) == -EOPNOTSUPP);
-  CHECK(words(c, {kQueryDevice, counts(1, 38), low, high, 0, 0, 1, 0}) == -EINVAL);      // comp_mask
+  CHECK(words(c, {kQueryDevice, counts(1, 38), low, high, 0, 0, 1, 0}) == -EINVAL);  // comp_mask
   for (const uint32_t unknown : {18u, 24u, 26u, 50u, 200u}) {
     CHECK(words(c, {unknown | 1u << 31, counts(1, 38), low, high, 0, 0, 0, 0}) == -EOPNOTSUPP);
   }
@@ -118,10 +118,18 @@ TEST_CASE("Random bytes are refused or obeyed, never the end of the program", "[
     for (uint32_t k = 0; k < count; ++k) {
       // Small numbers hit handles and enums; pointers into our memory make responses and regions possible.
       switch (random.below(6)) {
-        case 0: w[k] = static_cast<uint32_t>(random.next()); break;
-        case 1: w[k] = static_cast<uint32_t>(random.below(8)); break;
-        case 2: w[k] = 0; break;
-        case 3: w[k] = static_cast<uint32_t>(random.below(70)); break;
+        case 0:
+          w[k] = static_cast<uint32_t>(random.next());
+          break;
+        case 1:
+          w[k] = static_cast<uint32_t>(random.below(8));
+          break;
+        case 2:
+          w[k] = 0;
+          break;
+        case 3:
+          w[k] = static_cast<uint32_t>(random.below(70));
+          break;
         default:
           if (k + 1 < count) {
             const auto at = reinterpret_cast<uint64_t>(random.below(2) != 0 ? memory.data() : response.data());

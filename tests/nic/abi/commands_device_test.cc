@@ -86,8 +86,12 @@ TEST_CASE("The device's limits are those it keeps to", "[nic][abi]") {
   CHECK(out.max_sge == 32);
   CHECK(out.phys_port_cnt == 1);
   const Cq cq = c.create_cq(out.max_cqe);
-  const Qp qp = c.create_qp(cq, cq, {.send_wr = static_cast<uint32_t>(out.max_qp_wr), .recv_wr = static_cast<uint32_t>(out.max_qp_wr), .send_sge = 32, .recv_sge = 32,
-                                     .inline_data = 512});
+  const Qp qp = c.create_qp(cq, cq,
+                            {.send_wr = static_cast<uint32_t>(out.max_qp_wr),
+                             .recv_wr = static_cast<uint32_t>(out.max_qp_wr),
+                             .send_sge = 32,
+                             .recv_sge = 32,
+                             .inline_data = 512});
   CHECK(qp.max_send_wr >= out.max_qp_wr);
   CHECK(qp.max_send_sge == 32);
   CHECK(qp.max_inline == 512);

@@ -16,14 +16,14 @@ TEST_CASE("REG_MR refuses what the kernel refuses", "[nic][abi][mr]") {
   Mr mr;
   CHECK(c.try_reg_mr(memory, 8192, 1, at, mr) == 48);
   CHECK(mr.lkey == mr.rkey);
-  CHECK(c.try_reg_mr(memory, 8192, 1, at + 8, mr) == -EINVAL);           // in-page bits differ
-  CHECK(c.try_reg_mr(memory, 8192, 1, at + 4096, mr) == 48);             // pages may differ
-  CHECK(c.try_reg_mr(memory, 8192, 2, at, mr) == -EINVAL);               // remote write without local write
+  CHECK(c.try_reg_mr(memory, 8192, 1, at + 8, mr) == -EINVAL);  // in-page bits differ
+  CHECK(c.try_reg_mr(memory, 8192, 1, at + 4096, mr) == 48);    // pages may differ
+  CHECK(c.try_reg_mr(memory, 8192, 2, at, mr) == -EINVAL);      // remote write without local write
   CHECK(c.try_reg_mr(memory, 8192, 8, at, mr) == -EINVAL);
   CHECK(c.try_reg_mr(memory, 8192, 4, at, mr) == 48);
-  CHECK(c.try_reg_mr(memory, 8192, 0x41, at, mr) == -EINVAL);            // on demand
+  CHECK(c.try_reg_mr(memory, 8192, 0x41, at, mr) == -EINVAL);  // on demand
   CHECK(c.try_reg_mr(memory, 8192, 0x100, at, mr) == -EOPNOTSUPP);
-  CHECK(c.try_reg_mr(memory, 8192, 0x100001, at, mr) == 48);             // relaxed ordering is a hint
+  CHECK(c.try_reg_mr(memory, 8192, 0x100001, at, mr) == 48);  // relaxed ordering is a hint
   CHECK(c.try_reg_mr(memory, 0, 1, at, mr) == -EINVAL);
   CHECK(c.try_reg_mr(memory, UINT64_MAX, 1, at, mr) == -EINVAL);
   CHECK(c.try_reg_mr(memory, UINT64_MAX - at - 100, 1, at, mr) == -EINVAL);

@@ -47,7 +47,8 @@ TEST_CASE("CREATE_QP refuses what it cannot keep, and reports what it gives", "[
   CHECK(c.destroy_cq(cq) > 0);  // no failed attempt holds on to it
 
   const Cq other = c.create_cq();
-  const Qp qp = c.create_qp(other, other, {.send_wr = 100, .recv_wr = 50, .send_sge = 3, .recv_sge = 2, .inline_data = 100});
+  const Qp qp =
+      c.create_qp(other, other, {.send_wr = 100, .recv_wr = 50, .send_sge = 3, .recv_sge = 2, .inline_data = 100});
   CHECK(qp.max_send_wr == 127);
   CHECK(qp.max_recv_wr == 63);
   CHECK(qp.max_inline == 112);
@@ -116,7 +117,8 @@ TEST_CASE("MODIFY_QP checks values before states", "[nic][abi][qp]") {
 
 TEST_CASE("QUERY_QP returns what MODIFY_QP set", "[nic][abi][qp]") {
   Rig rig(2);
-  Pair p(rig, {.signal_all = true}, {.mtu = 4, .timeout = 13, .retry = 5, .rnr_retry = 6, .min_rnr_timer = 9, .rd_atomic = 5});
+  Pair p(rig, {.signal_all = true},
+         {.mtu = 4, .timeout = 13, .retry = 5, .rnr_retry = 6, .min_rnr_timer = 9, .rd_atomic = 5});
   ib_uverbs_query_qp_resp out = {};
   ib_uverbs_query_qp in = {};
   in.response = reinterpret_cast<uint64_t>(&out);
@@ -147,9 +149,7 @@ TEST_CASE("A QP destroyed while its address resolves is not modified afterwards"
   const Cq cq = c.create_cq();
   const Qp qp = c.create_qp(cq, cq);
   REQUIRE(c.to_init(qp) > 0);
-  rig.while_resolving = [&] {
-    REQUIRE(c.destroy_qp(qp) > 0);
-  };
+  rig.while_resolving = [&] { REQUIRE(c.destroy_qp(qp) > 0); };
   CHECK(c.to_rtr(qp, 1, 1, {}, 0) == -EINVAL);
 }
 

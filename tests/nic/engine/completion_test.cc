@@ -132,10 +132,12 @@ TEST_CASE("A channel nobody reads loses no event and blocks nobody", "[nic][cq]"
   }
   CHECK_FALSE(rig.device(0).quiet());  // some found no room and are tried again
   uint32_t read_count = 0;
-  REQUIRE(rig.run([&] {
-    while (read_event(channel) == cq.user_handle) ++read_count;
-    return read_count >= kEvents;
-  }, 5000));
+  REQUIRE(rig.run(
+      [&] {
+        while (read_event(channel) == cq.user_handle) ++read_count;
+        return read_count >= kEvents;
+      },
+      5000));
   CHECK(read_count == kEvents);
   REQUIRE(c.destroy_qp(qp) > 0);
   uint32_t events = 0;

@@ -77,8 +77,11 @@ TEST_CASE("Unsent work asks for the thread when nobody polls", "[nic][device]") 
   nic::Device& a = rig.device(0);
   REQUIRE(a.prepare_sleep());
   const uint32_t wakes = rig.node(0).platform->wakes;
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(big.data()),
-                            .rkey = remote.rkey, .sges = {sge(big.data(), 200000, local.lkey)}}) > 0);
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite,
+                            .wr_id = 1,
+                            .remote_addr = reinterpret_cast<uint64_t>(big.data()),
+                            .rkey = remote.rkey,
+                            .sges = {sge(big.data(), 200000, local.lkey)}}) > 0);
   CHECK(rig.node(0).platform->wakes == wakes + 1);
   CHECK_FALSE(a.quiet());
   CHECK(a.next_deadline() <= rig.now + milliseconds(1));
@@ -172,8 +175,11 @@ TEST_CASE("Several threads post, poll and command at once and nothing is lost", 
   std::vector<std::thread> threads;
   for (Lane& lane : lanes) {
     threads.emplace_back([&, lane] {
-      const Post post = {.opcode = kWrite, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(target.data()),
-                         .rkey = remote.rkey, .sges = {sge(source.data(), 256, local.lkey)}};
+      const Post post = {.opcode = kWrite,
+                         .wr_id = 1,
+                         .remote_addr = reinterpret_cast<uint64_t>(target.data()),
+                         .rkey = remote.rkey,
+                         .sges = {sge(source.data(), 256, local.lkey)}};
       int done = 0;
       for (int posted = 0; done < kWorks;) {
         // Catch is not thread-safe: count instead of checking.

@@ -46,7 +46,8 @@ TEST_CASE("Each required attribute is required, and no other is taken", "[nic][q
       if ((c.required & bit) != 0) {
         CHECK_FALSE(transition_allowed(c.type, c.from, c.to, (c.required | 1) & ~bit));
       } else {
-        const bool optional = (c.optional & bit) != 0 && !(c.type == QpType::kRc && bit == 0x8000 && c.to == S::kReadyToReceive);
+        const bool optional =
+            (c.optional & bit) != 0 && !(c.type == QpType::kRc && bit == 0x8000 && c.to == S::kReadyToReceive);
         CHECK(transition_allowed(c.type, c.from, c.to, c.required | 1 | bit) == optional);
       }
     }

@@ -43,8 +43,11 @@ TEST_CASE("A QP that was reset starts again from nothing", "[nic][qp]") {
   Pair p(rig);
   std::vector<uint8_t> source(100, 1), target(100, 0);
   const Mr local = p.a.reg_mr(source.data(), 100), remote = p.b.reg_mr(target.data(), 100);
-  const Post post = {.opcode = kWrite, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(target.data()),
-                     .rkey = remote.rkey, .sges = {sge(source.data(), 100, local.lkey)}};
+  const Post post = {.opcode = kWrite,
+                     .wr_id = 1,
+                     .remote_addr = reinterpret_cast<uint64_t>(target.data()),
+                     .rkey = remote.rkey,
+                     .sges = {sge(source.data(), 100, local.lkey)}};
   for (int round = 0; round < 3; ++round) {
     std::fill(target.begin(), target.end(), uint8_t{0});
     REQUIRE(p.a.post(p.a_qp, post) > 0);
@@ -114,7 +117,8 @@ TEST_CASE("Patient timers charge a timeout only when the fabric knows of a loss"
   }
   SECTION("the death of the peer's process does, whatever QPN it names") {
     rig.filter = [&](const RoceFrame&, uint32_t) {
-      rig.notify(0, {rig.node(1).welcome.ipv4, rig.node(1).welcome.qpn_base, 0, 0, attach::NoticeReason::kPeerDied, 0, 0, 0});
+      rig.notify(
+          0, {rig.node(1).welcome.ipv4, rig.node(1).welcome.qpn_base, 0, 0, attach::NoticeReason::kPeerDied, 0, 0, 0});
       return false;
     };
     expect_wc(rig, p.a, p.a_cq, 1, kRetryExc);
@@ -166,12 +170,24 @@ TEST_CASE("SQD finishes what was begun, begins nothing, tells, and goes on", "[n
 }
 
 TEST_CASE("Destroying a QP sends the acknowledge it owes", "[nic][qp]") {
-  Rig rig(2);
+  // Nobody takes b's frames: its slots run out, and the last messages stay unacknowledged and unseen.
+  Rig rig(2, {.tx_slots = 32, .rx_slots = 32});
   Pair p(rig);
-  p.b.post_recv(p.b_qp, 1, {});
-  // The last pass of b receives the frame; a full port keeps the acknowledge from going out.
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kSend, .wr_id = 1}) > 0);
-  expect_wc(rig, p.b, p.b_cq, 1);
+  constexpr uint64_t kMessages = 40;
+  for (uint64_t i = 0; i < kMessages; ++i) p.b.post_recv(p.b_qp, i, {});
+  for (uint64_t i = 0; i < kMessages; ++i) {
+    REQUIRE(p.a.post(p.a_qp, {.opcode = kSend, .wr_id = i}) > 0);
+    rig.move_only(0);
+    rig.device(1).try_progress(rig.now);
+  }
+  uint64_t seen = 0;
+  ib_uverbs_wc wc;
+  while (p.b.poll(p.b_cq, wc)) ++seen;
+  REQUIRE(seen < kMessages);
+  // The slots come back, and before any pass the program destroys the QP.
+  rig.move_only(1);
   REQUIRE(p.b.destroy_qp(p.b_qp) > 0);
-  expect_wc(rig, p.a, p.a_cq, 1);
+  while (p.b.poll(p.b_cq, wc)) ++seen;
+  CHECK(seen == kMessages);
+  for (uint64_t i = 0; i < kMessages; ++i) expect_wc(rig, p.a, p.a_cq, i);
 }

@@ -26,7 +26,9 @@ bool next_async(Client& c, AsyncEvent& out) {
 
 /// A page that is mapped when it is registered and gone when it is used.
 struct Vanishing {
-  Vanishing() { at = static_cast<uint8_t*>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)); }
+  Vanishing() {
+    at = static_cast<uint8_t*>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  }
   ~Vanishing() { munmap(at, 8192); }
   void vanish() { munmap(at, 8192); }
   uint8_t* at;
@@ -138,18 +140,27 @@ TEST_CASE("Memory of a peer that was unmapped is REM_ACCESS, of a receive reques
   const Mr remote = p.b.reg_mr(page.at, 8192);
   page.vanish();
   SECTION("WRITE") {
-    REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(page.at),
-                              .rkey = remote.rkey, .sges = {sge(source.data(), 8192, local.lkey)}}) > 0);
+    REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite,
+                              .wr_id = 1,
+                              .remote_addr = reinterpret_cast<uint64_t>(page.at),
+                              .rkey = remote.rkey,
+                              .sges = {sge(source.data(), 8192, local.lkey)}}) > 0);
     expect_wc(rig, p.a, p.a_cq, 1, kRemAccess);
   }
   SECTION("READ") {
-    REQUIRE(p.a.post(p.a_qp, {.opcode = kRead, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(page.at),
-                              .rkey = remote.rkey, .sges = {sge(source.data(), 8192, local.lkey)}}) > 0);
+    REQUIRE(p.a.post(p.a_qp, {.opcode = kRead,
+                              .wr_id = 1,
+                              .remote_addr = reinterpret_cast<uint64_t>(page.at),
+                              .rkey = remote.rkey,
+                              .sges = {sge(source.data(), 8192, local.lkey)}}) > 0);
     expect_wc(rig, p.a, p.a_cq, 1, kRemAccess);
   }
   SECTION("FETCH_ADD") {
-    REQUIRE(p.a.post(p.a_qp, {.opcode = kFetchAdd, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(page.at),
-                              .rkey = remote.rkey, .sges = {sge(source.data(), 8, local.lkey)}}) > 0);
+    REQUIRE(p.a.post(p.a_qp, {.opcode = kFetchAdd,
+                              .wr_id = 1,
+                              .remote_addr = reinterpret_cast<uint64_t>(page.at),
+                              .rkey = remote.rkey,
+                              .sges = {sge(source.data(), 8, local.lkey)}}) > 0);
     expect_wc(rig, p.a, p.a_cq, 1, kRemAccess);
   }
   SECTION("SEND") {
@@ -167,8 +178,11 @@ TEST_CASE("READ into memory that may not be written is LOC_PROT", "[nic][rc][err
   std::vector<uint8_t> a(64), b(64);
   const Mr local = p.a.reg_mr(a.data(), 64, 4);
   const Mr remote = p.b.reg_mr(b.data(), 64);
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kRead, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(b.data()),
-                            .rkey = remote.rkey, .sges = {sge(a.data(), 64, local.lkey)}}) > 0);
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kRead,
+                            .wr_id = 1,
+                            .remote_addr = reinterpret_cast<uint64_t>(b.data()),
+                            .rkey = remote.rkey,
+                            .sges = {sge(a.data(), 64, local.lkey)}}) > 0);
   expect_wc(rig, p.a, p.a_cq, 1, kLocProt);
 }
 

@@ -66,7 +66,7 @@ void fill_welcome(uint32_t index, const RigOptions& options, attach::Welcome& w)
 
 }  // namespace
 
-// --- platform ----------------------------------------------------------------------------------------------------------
+// --- platform ------------------------------------------------------------------------------------------------
 
 int TestPlatform::resolve(uint32_t, const nic::Gid& gid, nic::ResolvedPeer& out) {
   if (rig_.while_resolving) rig_.while_resolving();
@@ -98,7 +98,7 @@ void TestPlatform::unmap_ring(const nic::RingMemory& ring) {
   --rings_mapped;
 }
 
-// --- daemon ------------------------------------------------------------------------------------------------------------
+// --- daemon --------------------------------------------------------------------------------------------------
 
 Rig::Rig(uint32_t nodes, const RigOptions& options) {
   install_fixup();
@@ -145,7 +145,8 @@ void Rig::collect_rx(Node& n) {
 }
 
 bool Rig::deliver(Node& from, const attach::SlotDescriptor& d) {
-  const uint8_t* payload = from.memory + from.layout.tx_slot_offset + d.slot * from.layout.slot_bytes + attach::kHeadroom;
+  const uint8_t* payload =
+      from.memory + from.layout.tx_slot_offset + d.slot * from.layout.slot_bytes + attach::kHeadroom;
   const uint8_t* header = payload - d.header_bytes;
   RoceFrame frame;
   REQUIRE(parse_headers(Bytes(header, d.header_bytes), d.payload_bytes, frame) == ParseError::kOk);
@@ -224,7 +225,7 @@ void Rig::notify(uint32_t i, const attach::Notice& notice) {
   ring.producer.store(at + 1, std::memory_order_release);
 }
 
-// --- client ------------------------------------------------------------------------------------------------------------
+// --- client --------------------------------------------------------------------------------------------------
 
 Client::Client(Rig& r, uint32_t n) : rig(r), node(n) {
   memfd = memfd_create("weft-test", MFD_CLOEXEC);
@@ -469,7 +470,7 @@ uint32_t Client::create_ah(uint32_t to, uint8_t sgid_index, long* error) {
   return out.ah_num;
 }
 
-// --- posting and polling, as the rxe provider does ---------------------------------------------------------------------
+// --- posting and polling, as the rxe provider does -----------------------------------------------------------
 
 long Client::post(const Qp& qp, const Post& p, bool doorbell) {
   rxe_queue_buf* head = qp.send.head();
@@ -560,7 +561,7 @@ ib_uverbs_wc expect_wc(Rig& rig, Client& client, const Cq& cq, uint64_t wr_id, u
   return wc;
 }
 
-// --- pairs -------------------------------------------------------------------------------------------------------------
+// --- pairs ---------------------------------------------------------------------------------------------------
 
 void connect(Client& a, const Qp& a_qp, Client& b, const Qp& b_qp, const ConnectOptions& o) {
   REQUIRE(a.to_init(a_qp, o.access) > 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two (or more) NICs in one process for tests: ports in plain memory, a daemon made of a loop, time that only moves when
-// a test moves it, and a client that speaks the uverbs ABI as libibverbs and the rxe provider do.
+// Two (or more) NICs in one process for tests: ports in plain memory, a daemon made of a loop, time that only moves
+// when a test moves it, and a client that speaks the uverbs ABI as libibverbs and the rxe provider do.
 //
 //   Rig rig(2);                         NICs 0 and 1, IPv4 198.18.0.1 and .2
 //   Client a(rig, 0), b(rig, 1);
@@ -36,7 +36,9 @@ class TestPlatform final : public nic::Platform {
   void unmap_ring(const nic::RingMemory& ring) override;
   void object_seen(char kind, uint64_t) override { seen += kind; }
   void wake_thread() override { ++wakes; }
-  void qp_state(uint32_t, uint32_t, uint32_t state, uint32_t, uint32_t, const nic::Gid&) override { last_state = state; }
+  void qp_state(uint32_t, uint32_t, uint32_t state, uint32_t, uint32_t, const nic::Gid&) override {
+    last_state = state;
+  }
 
   std::string seen;
   uint32_t wakes = 0;
@@ -160,7 +162,7 @@ struct ConnectOptions {
   uint8_t sgid_index = 1;
 };
 
-struct Post {  // every member has a default, so that tests name only what matters
+struct Post {           // every member has a default, so that tests name only what matters
   uint32_t opcode = 2;  // SEND
   uint64_t wr_id = 0;
   uint32_t flags = 2;  // signaled
@@ -240,8 +242,8 @@ void connect(Client& a, const Qp& a_qp, Client& b, const Qp& b_qp, const Connect
 ib_uverbs_wc expect_wc(Rig& rig, Client& client, const Cq& cq, uint64_t wr_id, uint32_t status = 0);
 
 // ibv_wr_opcode, ibv_send_flags, ibv_wc_status
-inline constexpr uint32_t kWrite = 0, kWriteImm = 1, kSend = 2, kSendImm = 3, kRead = 4, kCompareSwap = 5, kFetchAdd = 6,
-                          kLocalInvalidate = 7, kSendInvalidate = 9;
+inline constexpr uint32_t kWrite = 0, kWriteImm = 1, kSend = 2, kSendImm = 3, kRead = 4, kCompareSwap = 5,
+                          kFetchAdd = 6, kLocalInvalidate = 7, kSendInvalidate = 9;
 inline constexpr uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
 inline constexpr uint32_t kLocLen = 1, kLocQpOp = 2, kLocProt = 4, kFlushErr = 5, kRemInvReq = 9, kRemAccess = 10,
                           kRemOp = 11, kRetryExc = 12, kRnrRetryExc = 13;

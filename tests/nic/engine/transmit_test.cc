@@ -129,18 +129,32 @@ TEST_CASE("RC atomics return the old value and change the word once", "[nic][rc]
   const Mr remote = p.b.reg_mr(&word, sizeof word);
   const Mr local = p.a.reg_mr(&old, sizeof old);
   const auto at = reinterpret_cast<uint64_t>(&word);
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kFetchAdd, .wr_id = 1, .remote_addr = at, .rkey = remote.rkey, .compare_add = 2,
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kFetchAdd,
+                            .wr_id = 1,
+                            .remote_addr = at,
+                            .rkey = remote.rkey,
+                            .compare_add = 2,
                             .sges = {sge(&old, 8, local.lkey)}}) > 0);
   CHECK(expect_wc(rig, p.a, p.a_cq, 1).opcode == 4);
   CHECK(old == 40);
   CHECK(word == 42);
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kCompareSwap, .wr_id = 2, .remote_addr = at, .rkey = remote.rkey,
-                            .compare_add = 42, .swap = 7, .sges = {sge(&old, 8, local.lkey)}}) > 0);
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kCompareSwap,
+                            .wr_id = 2,
+                            .remote_addr = at,
+                            .rkey = remote.rkey,
+                            .compare_add = 42,
+                            .swap = 7,
+                            .sges = {sge(&old, 8, local.lkey)}}) > 0);
   CHECK(expect_wc(rig, p.a, p.a_cq, 2).opcode == 3);
   CHECK(old == 42);
   CHECK(word == 7);
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kCompareSwap, .wr_id = 3, .remote_addr = at, .rkey = remote.rkey,
-                            .compare_add = 42, .swap = 9, .sges = {sge(&old, 8, local.lkey)}}) > 0);
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kCompareSwap,
+                            .wr_id = 3,
+                            .remote_addr = at,
+                            .rkey = remote.rkey,
+                            .compare_add = 42,
+                            .swap = 9,
+                            .sges = {sge(&old, 8, local.lkey)}}) > 0);
   expect_wc(rig, p.a, p.a_cq, 3);
   CHECK(old == 7);
   CHECK(word == 7);
@@ -156,8 +170,11 @@ TEST_CASE("A send queue takes as many works as it says, signaled or not, and the
   CHECK(p.a_qp.max_send_wr == 255);
   for (uint64_t round = 0; round < 5; ++round) {
     for (uint64_t i = 0; i < 255; ++i) {
-      const Post post = {.opcode = kWrite, .wr_id = i, .flags = i == 254 ? kSignaled : 0,
-                         .remote_addr = reinterpret_cast<uint64_t>(target.data()), .rkey = remote.rkey,
+      const Post post = {.opcode = kWrite,
+                         .wr_id = i,
+                         .flags = i == 254 ? kSignaled : 0,
+                         .remote_addr = reinterpret_cast<uint64_t>(target.data()),
+                         .rkey = remote.rkey,
                          .sges = {sge(source.data(), 64, local.lkey)}};
       REQUIRE(p.a.post(p.a_qp, post, false) == 0);
     }
@@ -192,12 +209,16 @@ TEST_CASE("Both sides of many QPs move data at once, READs included, with few sl
     connect(a, qa, b, qb, {.mtu = 5});
     for (uint32_t i = 0; i < kWorks; ++i) {
       const bool read = i % 3 != 0;
-      REQUIRE(a.post(qa, {.opcode = read ? kRead : kWrite, .remote_addr = reinterpret_cast<uint64_t>(read ? data_b.data() : in_b.data()),
+      REQUIRE(a.post(qa, {.opcode = read ? kRead : kWrite,
+                          .remote_addr = reinterpret_cast<uint64_t>(read ? data_b.data() : in_b.data()),
                           .rkey = read ? mr_b.rkey : into_b.rkey,
-                          .sges = {sge(read ? in_a.data() : data_a.data(), kBytes, read ? into_a.lkey : mr_a.lkey)}}) > 0);
-      REQUIRE(b.post(qb, {.opcode = read ? kRead : kWrite, .remote_addr = reinterpret_cast<uint64_t>(read ? data_a.data() : in_a.data()),
+                          .sges = {sge(read ? in_a.data() : data_a.data(), kBytes, read ? into_a.lkey : mr_a.lkey)}}) >
+              0);
+      REQUIRE(b.post(qb, {.opcode = read ? kRead : kWrite,
+                          .remote_addr = reinterpret_cast<uint64_t>(read ? data_a.data() : in_a.data()),
                           .rkey = read ? mr_a.rkey : into_a.rkey,
-                          .sges = {sge(read ? in_b.data() : data_b.data(), kBytes, read ? into_b.lkey : mr_b.lkey)}}) > 0);
+                          .sges = {sge(read ? in_b.data() : data_b.data(), kBytes, read ? into_b.lkey : mr_b.lkey)}}) >
+              0);
     }
   }
   uint32_t done_a = 0, done_b = 0;
@@ -286,15 +307,21 @@ TEST_CASE("UC carries SEND and WRITE without acknowledgement", "[nic][uc]") {
   for (const uint32_t size : {0u, 1u, 1023u, 1024u, 1025u, 70000u}) {
     std::fill(target.begin(), target.end(), uint8_t{0});
     p.b.post_recv(p.b_qp, 1, {sge(target.data(), 70000, remote.lkey)});
-    REQUIRE(p.a.post(p.a_qp, {.opcode = kSendImm, .wr_id = 2, .immediate = size, .sges = {sge(source.data(), size, local.lkey)}}) > 0);
+    REQUIRE(
+        p.a.post(p.a_qp,
+                 {.opcode = kSendImm, .wr_id = 2, .immediate = size, .sges = {sge(source.data(), size, local.lkey)}}) >
+        0);
     const auto wc = expect_wc(rig, p.b, p.b_cq, 1);
     CHECK(wc.byte_len == size);
     CHECK(ntohl(wc.ex.imm_data) == size);
     CHECK(memcmp(source.data(), target.data(), size) == 0);
     expect_wc(rig, p.a, p.a_cq, 2);
     std::fill(target.begin(), target.end(), uint8_t{0});
-    REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite, .wr_id = 3, .remote_addr = reinterpret_cast<uint64_t>(target.data()),
-                              .rkey = remote.rkey, .sges = {sge(source.data(), size, local.lkey)}}) > 0);
+    REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite,
+                              .wr_id = 3,
+                              .remote_addr = reinterpret_cast<uint64_t>(target.data()),
+                              .rkey = remote.rkey,
+                              .sges = {sge(source.data(), size, local.lkey)}}) > 0);
     expect_wc(rig, p.a, p.a_cq, 3);
     rig.settle(20);
     CHECK(memcmp(source.data(), target.data(), size) == 0);
@@ -314,7 +341,8 @@ TEST_CASE("UD datagrams arrive with their GRH, and only where the Q_Key fits", "
   Rig rig(2);
   Client a(rig, 0), b(rig, 1);
   const Cq a_cq = a.create_cq(2000), b_cq = b.create_cq(2000);
-  const Qp qa = a.create_qp(a_cq, a_cq, {.type = 4, .send_wr = 500}), qb = b.create_qp(b_cq, b_cq, {.type = 4, .recv_wr = 500});
+  const Qp qa = a.create_qp(a_cq, a_cq, {.type = 4, .send_wr = 500}),
+           qb = b.create_qp(b_cq, b_cq, {.type = 4, .recv_wr = 500});
   for (Client* c : {&a, &b}) {
     const Qp& q = c == &a ? qa : qb;
     REQUIRE(c->to_init(q) > 0);
@@ -328,8 +356,13 @@ TEST_CASE("UD datagrams arrive with their GRH, and only where the Q_Key fits", "
   const uint8_t gid = GENERATE(uint8_t{0}, uint8_t{1});
   const uint32_t ah = a.create_ah(1, gid);
   REQUIRE(ah != 0);
-  const Post good = {.opcode = kSendImm, .wr_id = 3, .immediate = 11, .remote_qpn = qb.qpn, .remote_qkey = 0x11111111,
-                     .ah_num = ah, .sges = {sge(source.data(), 4096, local.lkey)}};
+  const Post good = {.opcode = kSendImm,
+                     .wr_id = 3,
+                     .immediate = 11,
+                     .remote_qpn = qb.qpn,
+                     .remote_qkey = 0x11111111,
+                     .ah_num = ah,
+                     .sges = {sge(source.data(), 4096, local.lkey)}};
   b.post_recv(qb, 1, {sge(target.data(), 5000, remote.lkey)});
   SECTION("a whole MTU") {
     REQUIRE(a.post(qa, good) > 0);
@@ -395,8 +428,11 @@ TEST_CASE("Two processes' QPs on one NIC and a QP connected to itself reach each
   std::vector<uint8_t> source = pattern(5000, 5), target(5000, 0);
   const Mr local = p.a.reg_mr(source.data(), source.size());
   const Mr remote = p.b.reg_mr(target.data(), target.size());
-  REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite, .wr_id = 1, .remote_addr = reinterpret_cast<uint64_t>(target.data()),
-                            .rkey = remote.rkey, .sges = {sge(source.data(), 5000, local.lkey)}}) > 0);
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite,
+                            .wr_id = 1,
+                            .remote_addr = reinterpret_cast<uint64_t>(target.data()),
+                            .rkey = remote.rkey,
+                            .sges = {sge(source.data(), 5000, local.lkey)}}) > 0);
   expect_wc(rig, p.a, p.a_cq, 1);
   CHECK(source == target);
 }

@@ -196,6 +196,45 @@ TEST_CASE("a process that takes nothing is stalled; others are not disturbed", "
   CHECK(fresh);
 }
 
+TEST_CASE("a daemon that is busy with others sees a port that was quiet", "[live]") {
+  const FabricPlan plan = make_plan(4);
+  const auto plane = start(plan);
+  TestProcess a(*plane, plan, 0, 1);
+  TestProcess b(*plane, plan, 1, 2);
+  TestProcess c(*plane, plan, 2, 3);
+  TestProcess d(*plane, plan, 3, 4);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> busy{0};
+  std::thread traffic([&] {
+    FrameTemplate to_d = c.frames_to(3);
+    while (!stop) {
+      c.port.note_poll();
+      d.port.note_poll();
+      c.send(to_d, d.qpn(), 0, 64);
+      c.flush();
+      attach::ReceivedFrame in;
+      while (d.port.receive(in)) {
+        d.port.release(in.slot);
+        ++busy;
+      }
+      d.flush();
+    }
+  });
+  uint32_t crossed = 0;
+  for (uint32_t i = 0; i < 100; ++i) {
+    sleep_seconds(0.003);  // quiet for longer than a port is watched
+    attach::ReceivedFrame in;
+    if (!send_one(a, b, 1, i) || !b.next(in, 1)) break;  // nothing else would bring it later
+    b.port.release(in.slot);
+    b.flush();
+    ++crossed;
+  }
+  stop = true;
+  traffic.join();
+  CHECK(crossed == 100);
+  CHECK(busy > 1000);
+}
+
 TEST_CASE("what a process published before it died is still sent", "[live]") {
   FabricPlan plan = make_plan(2);
   const auto plane = start(plan);
