@@ -21,6 +21,8 @@ constexpr Duration kAnnounceAgain = milliseconds(1);
 /// Passes that one caller does on behalf of others before it leaves the rest to the thread.
 constexpr int kPassesForOthers = 16;
 
+constexpr uint32_t kLingerTurns = 8;
+
 constexpr uint32_t kEventDeviceFatal = 8;  // ibv_event_type
 
 uint32_t or_default(uint32_t asked, uint32_t fallback) { return asked == 0 ? fallback : asked; }
@@ -82,7 +84,10 @@ bool Device::pass(Instant now) {
   take_doorbells(now);
   bool did = false;
   if (!dead()) {
-    did |= receive_frames(now) != 0;
+    if (receive_frames(now) != 0) {
+      did = true;
+      linger_.store(kLingerTurns, std::memory_order_relaxed);
+    }
     take_notices(now);
   }
   run_timers(now);
@@ -196,6 +201,14 @@ void Device::apply_notice(const attach::Notice& notice, Instant now) {
 
 bool Device::prepare_sleep() {
   if (!usable()) return true;
+  if (linger_.load(std::memory_order_relaxed) != 0) {
+    // Frames were coming a moment ago: the daemon hears that somebody polls, and whoever has to produce the next frame
+    // gets the processor. A sleep and a kick each way cost more than a few turns of this.
+    linger_.fetch_sub(1, std::memory_order_relaxed);
+    port_.note_poll();
+    sched_yield();
+    return false;
+  }
   {
     LockGuard guard(lock_);
     if (active_count_ != 0 && !starved_ && !dead()) return false;

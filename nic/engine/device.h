@@ -225,6 +225,7 @@ class Device {
   std::atomic<uint32_t> busy_{0};                 ///< QPs that want the next pass: active ones and those in ERR
   std::atomic<int64_t> next_deadline_{INT64_MAX};
   std::atomic<int64_t> thread_deadline_{INT64_MIN};  ///< what the sleeping thread will wake for; MIN while it is awake
+  std::atomic<uint32_t> linger_{0};
   std::atomic<bool> detached_{false};
   std::atomic<bool> dead_{false};
   std::atomic<uint64_t> doorbell_summary_{0};

@@ -29,6 +29,16 @@ class KeepErrno {
   int saved_;
 };
 
+// Programs use small numbers by name (dup2, select): our end stays clear of them where the limit allows.
+constexpr int kPrivateFloor = 512;
+
+int move_up(int fd) {
+  const long moved = syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPrivateFloor);
+  if (moved < 0) return fd;
+  syscall(SYS_close, fd);
+  return static_cast<int>(moved);
+}
+
 int stat_of(int fd, struct stat& out) { return static_cast<int>(syscall(SYS_newfstatat, fd, "", &out, AT_EMPTY_PATH)); }
 
 }  // namespace
@@ -45,7 +55,7 @@ int EventChannel::open(int& program_fd) {
     return error;
   }
   program_fd = program_fd_ = pair[0];
-  own_fd_ = pair[1];
+  own_fd_ = move_up(pair[1]);
   device_ = info.st_dev;
   inode_ = info.st_ino;
   return 0;
