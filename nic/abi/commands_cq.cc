@@ -160,15 +160,21 @@ long Context::destroy_cq(const Command& c, Instant now) {
 }
 
 /// rdma-core before 55 leaves an empty CQ looking full after ibv_next_poll and ibv_end_poll; the next ibv_start_poll
-/// would read an entry that nobody wrote (kernel_abi C.5). A full CQ looks the same to the first test, hence the
-/// second.
-void Context::mend_cq(uint64_t user_handle, Instant now) {
+/// would read an entry that nobody wrote (kernel_abi C.5). A CQ that is full looks the same here; mend_cq() knows
+/// better.
+bool Context::cq_overtaken(uint64_t user_handle) const {
   for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
     const RxeCq* cq = cqs_.at(i);
-    if (cq == nullptr || cq->user_handle != user_handle || !cq->ring.suspicious()) continue;
-    nic::CommandSection section(device_, now);
-    if (RxeCq* again = cqs_.at(i); again != nullptr && again->user_handle == user_handle) again->ring.check();
-    return;
+    if (cq != nullptr && cq->user_handle == user_handle) return cq->ring.ring.mapped() && cq->ring.suspicious();
+  }
+  return false;
+}
+
+void Context::mend_cq(uint64_t user_handle, Instant now) {
+  nic::CommandSection section(device_, now);
+  for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
+    RxeCq* cq = cqs_.at(i);
+    if (cq != nullptr && cq->user_handle == user_handle && cq->ring.ring.mapped()) cq->ring.check();
   }
 }
 

@@ -14,8 +14,8 @@
 //   owns_private_fd(fd)            true for the private descriptors behind its event channels, which the program
 //                                  must not close (close_range and dup2 wrappers ask)
 //
-//   mend_cq(user_handle, now)      before a program's ibv_start_poll: undoes what ibv_end_poll of old providers does to
-//                                  an empty CQ. A few loads unless there is something to mend.
+//   cq_overtaken(user_handle)      before a program's ibv_start_poll, a few loads: its consumer index may have run past
+//   mend_cq(user_handle, now)      the producer, as ibv_end_poll of old providers makes it; then this puts it back
 //
 // Any thread may call command(). One file per group of commands: commands_*.cc.
 #pragma once
@@ -65,6 +65,7 @@ class Context {
   long command(const void* data, size_t bytes, Instant now);
   void close(Instant now);
   bool owns_private_fd(int fd);
+  bool cq_overtaken(uint64_t user_handle) const;
   void mend_cq(uint64_t user_handle, Instant now);
 
   Context(const Context&) = delete;

@@ -22,6 +22,9 @@ constexpr Duration kAnnounceAgain = milliseconds(1);
 constexpr int kPassesForOthers = 16;
 
 constexpr uint32_t kLingerTurns = 8;
+constexpr Duration kTurnTooLong = microseconds(500);
+constexpr uint32_t kFirstPenalty = 256;  // sleeps without lingering
+constexpr uint32_t kMostPenalty = 1u << 16;
 
 constexpr uint32_t kEventDeviceFatal = 8;  // ibv_event_type
 
@@ -81,13 +84,19 @@ bool Device::try_progress(Instant now) {
 }
 
 bool Device::pass(Instant now) {
+  if (linger_turn_) {
+    if (now - last_pass_ > kTurnTooLong) {
+      linger_ban_ = linger_penalty_ = std::min(2 * linger_penalty_ + kFirstPenalty, kMostPenalty);
+    } else if (linger_penalty_ != 0) {
+      --linger_penalty_;
+    }
+  }
+  linger_turn_ = false;
+  last_pass_ = now;
   take_doorbells(now);
   bool did = false;
   if (!dead()) {
-    if (receive_frames(now) != 0) {
-      did = true;
-      linger_.store(kLingerTurns, std::memory_order_relaxed);
-    }
+    did |= receive_frames(now) != 0;
     take_notices(now);
   }
   run_timers(now);
@@ -199,21 +208,45 @@ void Device::apply_notice(const attach::Notice& notice, Instant now) {
 
 // --- the background thread -----------------------------------------------------------------------------------
 
-bool Device::prepare_sleep() {
-  if (!usable()) return true;
-  if (linger_.load(std::memory_order_relaxed) != 0) {
-    // Frames were coming a moment ago: the daemon hears that somebody polls, and whoever has to produce the next frame
-    // gets the processor. A sleep and a kick each way cost more than a few turns of this.
-    linger_.fetch_sub(1, std::memory_order_relaxed);
-    port_.note_poll();
-    sched_yield();
+/// Whether the thread had better give up the processor a few times than sleep. While frames keep coming and nobody
+/// polls, a sleep and a kick each way cost more than the frames do. But beside a program that spins on memory a thread
+/// that yields waits for the end of a time slice, where one that sleeps is let in at once (nic_rules 3): a turn that
+/// took long bans this for a while.
+bool Device::linger_on() {
+  const uint32_t polls = polls_.load(std::memory_order_relaxed);
+  const bool polled = polls != seen_polls_;
+  const bool frames = counters_.frames_in != seen_frames_;
+  seen_polls_ = polls;
+  seen_frames_ = counters_.frames_in;
+  if (linger_ban_ != 0) {
+    --linger_ban_;
     return false;
   }
+  if (polled) {
+    linger_left_ = 0;
+  } else if (frames) {
+    linger_left_ = kLingerTurns;
+  }
+  if (linger_left_ == 0) return false;
+  --linger_left_;
+  linger_turn_ = true;
+  return true;
+}
+
+bool Device::prepare_sleep() {
+  if (!usable()) return true;
+  bool linger = false;
   {
     LockGuard guard(lock_);
     if (active_count_ != 0 && !starved_ && !dead()) return false;
-    if (!dead() && !port_.prepare_sleep(starved_)) return false;
-    thread_deadline_.store(next_deadline_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    linger = !dead() && linger_on();
+    if (!linger && !dead() && !port_.prepare_sleep(starved_)) return false;
+    if (!linger) thread_deadline_.store(next_deadline_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  if (linger) {
+    port_.note_poll();
+    sched_yield();
+    return false;
   }
   if (pending_.load(std::memory_order_seq_cst) == 0) return true;
   // Somebody met our lock and left a mark.

@@ -102,7 +102,8 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   bool try_progress(Instant now);
-  bool quiet() const {
+  bool quiet() {
+    polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return pending_.load(std::memory_order_relaxed) == 0 && busy_.load(std::memory_order_relaxed) == 0 &&
            !port_.receive_pending();
   }
@@ -151,6 +152,7 @@ class Device {
   // device.cc
   bool open_pools();
   bool pass(Instant now);
+  bool linger_on();
   void finish(Instant now);
   void take_doorbells(Instant now);
   void take_notices(Instant now);
@@ -223,9 +225,9 @@ class Device {
   FutexLock lock_;
   alignas(64) std::atomic<uint32_t> pending_{0};  ///< somebody could not get the lock, or rang a doorbell
   std::atomic<uint32_t> busy_{0};                 ///< QPs that want the next pass: active ones and those in ERR
+  std::atomic<uint32_t> polls_{0};                ///< calls of quiet(): somebody polls inline
   std::atomic<int64_t> next_deadline_{INT64_MAX};
   std::atomic<int64_t> thread_deadline_{INT64_MIN};  ///< what the sleeping thread will wake for; MIN while it is awake
-  std::atomic<uint32_t> linger_{0};
   std::atomic<bool> detached_{false};
   std::atomic<bool> dead_{false};
   std::atomic<uint64_t> doorbell_summary_{0};
@@ -234,6 +236,13 @@ class Device {
   // Everything below: with the lock.
   alignas(64) bool starved_ = false;  ///< some frame waits for a transmit slot
   bool wake_wanted_ = false;
+  bool linger_turn_ = false;  ///< the thread gave up the processor instead of sleeping
+  Instant last_pass_{};
+  uint32_t linger_left_ = 0;
+  uint32_t linger_ban_ = 0;
+  uint32_t linger_penalty_ = 0;
+  uint32_t seen_polls_ = 0;
+  uint64_t seen_frames_ = 0;
   uint32_t active_count_ = 0;
   uint32_t error_count_ = 0;
   QueuePair* active_first_ = nullptr;

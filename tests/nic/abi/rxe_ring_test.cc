@@ -49,7 +49,12 @@ TEST_CASE("An overtaken consumer index is mended before the next poll, a full ri
   overtake();
   SECTION("by a doorbell") { REQUIRE(p.a.ring_doorbell(p.a_qp) > 0); }
   SECTION("by arming") { REQUIRE(p.a.arm(p.a_cq) > 0); }
-  SECTION("by the hook in front of ibv_start_poll") { p.a.context->mend_cq(p.a_cq.user_handle, rig.now); }
+  SECTION("by the hook in front of ibv_start_poll") {
+    CHECK(p.a.context->cq_overtaken(p.a_cq.user_handle));
+    p.a.context->mend_cq(p.a_cq.user_handle, rig.now);
+  }
+  CHECK_FALSE(p.a.context->cq_overtaken(p.a_cq.user_handle));
+  CHECK_FALSE(p.a.context->cq_overtaken(1));
   CHECK_FALSE(p.a.poll(p.a_cq, wc));
   const Cq full = p.b.create_cq(3);
   const Qp qp = p.b.create_qp(full, full);

@@ -93,6 +93,58 @@ TEST_CASE("Unsent work asks for the thread when nobody polls", "[nic][device]") 
   expect_wc(rig, p.a, p.a_cq, 1);
 }
 
+TEST_CASE("The thread lingers while frames come and nobody polls, not beside a program that spins", "[nic][device]") {
+  Rig rig(2);
+  Pair p(rig);
+  nic::Device& b = rig.device(1);
+  auto frame_comes = [&] {
+    REQUIRE(p.a.post(p.a_qp, {.opcode = kWrite, .wr_id = 1}) > 0);
+    rig.move_only(0);
+    b.try_progress(rig.now);
+    rig.move_only(1);
+    rig.device(0).try_progress(rig.now);
+  };
+  auto turns = [&](Duration turn) {
+    int count = 0;
+    while (!b.prepare_sleep()) {
+      ++count;
+      rig.now += turn;
+      b.try_progress(rig.now);
+      REQUIRE(count < 100);
+    }
+    b.woke();
+    return count;
+  };
+  turns(microseconds(1));
+  CHECK(turns(microseconds(1)) == 0);
+  const uint32_t polls = rig.node(1).control()->poll_seq.load();
+  frame_comes();
+  const int lingered = turns(microseconds(1));
+  CHECK(lingered > 0);
+  // The daemon was told that somebody looks.
+  CHECK(rig.node(1).control()->poll_seq.load() == polls + static_cast<uint32_t>(lingered));
+  CHECK(turns(microseconds(1)) == 0);
+  SECTION("an inline poll means that the program does it") {
+    frame_comes();
+    CHECK(b.quiet());
+    CHECK(turns(microseconds(1)) == 0);
+  }
+  SECTION("a turn that took a time slice bans it for a while") {
+    frame_comes();
+    CHECK(turns(milliseconds(4)) == 1);
+    for (int i = 0; i < 10; ++i) {
+      frame_comes();
+      CHECK(turns(microseconds(1)) == 0);
+    }
+    int again = 0;
+    for (int i = 0; i < 400; ++i) {
+      frame_comes();
+      again += turns(microseconds(1));
+    }
+    CHECK(again > 0);
+  }
+}
+
 TEST_CASE("When the daemon dies everything ends in errors and an event, and nothing new begins", "[nic][device]") {
   Rig rig(2);
   Pair p(rig);

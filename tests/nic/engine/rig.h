@@ -158,7 +158,7 @@ struct ConnectOptions {
   uint8_t rd_atomic = 16;
   uint8_t traffic_class = 0, sl = 0;
   uint32_t access = 0xf;
-  uint32_t psn_a = 0x123456, psn_b = 0xFFFFF0;
+  uint32_t psn_a = 0xFFFFE0, psn_b = 0xFFFFF0;  // both wrap soon
   uint8_t sgid_index = 1;
 };
 
