@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "nic/abi/context.h"
 #include "nic/engine/copy.h"
 #include "nic/engine/lock.h"
 #include "nic/preload/clock.h"
@@ -82,6 +83,9 @@ int start_poll_hook(void* cq, void* attributes) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return ENOENT;
   progress(*entry);
+  const auto handle = reinterpret_cast<uint64_t>(cq);
+  abi::Context* context = entry->device.load(std::memory_order_acquire) == nullptr ? nullptr : entry->file->context;
+  if (context != nullptr && context->cq_overtaken(handle)) context->mend_cq(handle, read_clock());
   const int result = entry->start_poll(cq, attributes);
   polled(*entry, result == 0);
   return result;

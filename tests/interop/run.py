@@ -39,9 +39,9 @@ def arguments():
     parser.add_argument("--tag", help="only cases of this group: perftest, programs, faults, hostile, capture, daemon")
     parser.add_argument("--list", action="store_true", help="print the names and do nothing")
     parser.add_argument("--no-user", action="store_true", help="as root: leave out the part as an ordinary user")
-    parser.add_argument("--lanes", type=int, default=4, metavar="N",
+    parser.add_argument("--lanes", type=int, default=2, metavar="N",
                         help="sweeps over all sizes run N at a time: perftest calibrates its clock before every size and "
-                             "mostly waits (default 4)")
+                             "mostly waits (default 2)")
     parser.add_argument("-x", dest="stop_early", action="store_true", help="stop at the first failure")
     return parser.parse_args()
 

@@ -10,11 +10,16 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fcntl.h>
 #include <spdlog/sinks/basic_file_sink.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -173,6 +178,21 @@ std::string already_running(const RunFolder& folder) {
          "; use it, end it with: weft down" + option + ", or choose another --name";
 }
 
+/// After kill -9 the threads of a daemon take a moment to go, and the lock with the last of them. True: it has gone.
+bool dying_holder_gone(const RunFolder& folder) {
+  constexpr int kPatienceMs = 5000;
+  const std::string pid = read_file(folder.file("daemon.pid"));
+  const std::string stat = pid.empty() ? "" : read_file("/proc/" + std::to_string(std::atoi(pid.c_str())) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0) return false;
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, std::atoi(pid.c_str()), 0));
+  if (fd < 0) return errno == ESRCH;
+  pollfd ended{fd, POLLIN, 0};
+  const bool gone = poll(&ended, 1, kPatienceMs) == 1;
+  close(fd);
+  return gone;
+}
+
 /// Everything that needs the lock; the folder is removed by the caller.
 std::string serve(const RunFolder& folder, const FabricSettings& settings, const DaemonMode& mode) {
   clear_run_folder(folder);
@@ -200,12 +220,15 @@ std::string serve(const RunFolder& folder, const FabricSettings& settings, const
 
 int run_daemon(const RunFolder& folder, const FabricSettings& settings, const DaemonMode& mode) {
   umask(077);
+  prctl(PR_SET_NAME, "weft");  // started through /proc/self/exe, ps and pgrep would call it "exe"
   std::signal(SIGPIPE, SIG_IGN);
   host::raise_descriptor_limit();
   std::string error = make_run_folder(folder);
   FolderLock lock;
   if (error.empty()) {
-    switch (lock.take(folder)) {
+    FolderLock::Taken taken = lock.take(folder);
+    if (taken == FolderLock::Taken::kHeldByAnother && dying_holder_gone(folder)) taken = lock.take(folder);
+    switch (taken) {
       case FolderLock::Taken::kYes:
         break;
       case FolderLock::Taken::kHeldByAnother:

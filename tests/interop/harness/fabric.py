@@ -117,8 +117,9 @@ class Fabric:
         if pid is None or not self.daemon_running():
             return
         with open(f"/proc/{pid}/comm", encoding="ascii") as file:
-            if "weft" not in file.read():
-                return  # a stale file whose number somebody else has now
+            comm = file.read().strip()
+        if "weft" not in comm:
+            raise Failure(f"process {pid} of daemon.pid is called {comm}")
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.daemon_running(), 10, lambda: f"daemon {pid} survives SIGKILL")
 
