@@ -112,7 +112,7 @@ bool AttachServer::give_seat(Channel& channel, const attach::Hello& hello, uint3
   const std::optional<uint32_t> range = (*listener)->ranges.take(now);
   if (!range) {
     return refuse(channel, EAGAIN,
-                  "all 1023 QPN ranges of " + (*listener)->name + " are in use or resting; a range rests 60 s after its program ended", now);
+                  "all 1023 QPN ranges of " + (*listener)->name + " are in use: so many programs are attached", now);
   }
   Seat seat;
   seat.id = take_seat_id();

@@ -15,11 +15,21 @@ std::optional<uint32_t> QpnRanges::take(Instant now) {
     next_ = next_ + 1 == kQpnRanges ? 1 : next_ + 1;
     Range& range = ranges_[candidate];
     if (range.used || range.free_from > now) continue;
-    range.used = true;
-    ++in_use_;
-    return candidate;
+    return use(candidate);
   }
-  return std::nullopt;
+  // Many short programs, a test loop: the range that rested longest is better than none.
+  uint32_t oldest = 0;
+  for (uint32_t r = 1; r < kQpnRanges; ++r) {
+    if (!ranges_[r].used && (oldest == 0 || ranges_[r].free_from < ranges_[oldest].free_from)) oldest = r;
+  }
+  if (oldest == 0) return std::nullopt;
+  return use(oldest);
+}
+
+uint32_t QpnRanges::use(uint32_t range) {
+  ranges_[range].used = true;
+  ++in_use_;
+  return range;
 }
 
 void QpnRanges::give_back(uint32_t range, Instant now) {

@@ -2,7 +2,7 @@
 //
 // QPN ranges of one host: 1023 of 2^14 numbers each, handed out round robin; range 0 is the host's own (QP 0, QP 1).
 //
-//   take(now)       the next free range whose quarantine is over, or nothing
+//   take(now)       the next free range whose quarantine is over; when every free one rests, the one that rested longest
 //   give_back(r, now)
 //
 // RC frames carry no source QPN, so a late retransmission could hit a new QP of the same number; a range that was
@@ -34,6 +34,8 @@ class QpnRanges {
   Instant next_free() const;
 
  private:
+  uint32_t use(uint32_t range);
+
   struct Range {
     bool used = false;
     Instant free_from{Duration::min()};

@@ -75,12 +75,12 @@ int connect_to_host(const Settings& settings, Line& why) {
 
 bool wait_readable(int socket, Instant deadline) {
   for (;;) {
+    // A program that was stopped finds its time over and the answer there: one look is always had.
     const Duration left = deadline - read_clock();
-    if (left <= Duration::zero()) return false;
     pollfd entry{socket, POLLIN, 0};
-    const long ready = raw::poll(&entry, 1, left.count() / 1000);
+    const long ready = raw::poll(&entry, 1, left <= Duration::zero() ? 0 : left.count() / 1000);
     if (ready > 0) return true;
-    if (ready < 0 && ready != -EINTR) return false;
+    if ((ready < 0 && ready != -EINTR) || left <= Duration::zero()) return false;
   }
 }
 

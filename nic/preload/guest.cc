@@ -25,6 +25,7 @@ constinit std::atomic<bool> fork_hooked{false};
 
 constexpr uint64_t kMinDescriptors = 4096;
 constexpr int64_t kResolveLimitNs = 3'000'000'000;
+constexpr int64_t kLastWaitNs = 100'000'000;
 
 // A NIC takes three descriptors, an event channel two more; the usual soft limit of 1024 is for select() users, whom a
 // higher limit does not hurt as long as they open few files.
@@ -179,14 +180,20 @@ int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
   awaited_tag_.store(question.head.tag);
   int error = daemon_gone() ? EIO : send(&question, true);
   const Instant deadline = read_clock() + nanoseconds(kResolveLimitNs);
+  bool last_wait = false;
   while (error == 0 && answered_.load(std::memory_order_acquire) == 0) {
     const Duration left = deadline - read_clock();
     if (daemon_gone())
       error = EIO;
-    else if (left <= Duration::zero())
-      error = ETIMEDOUT;
-    else
+    else if (left > Duration::zero())
       raw::futex_wait(&answered_, 0, left.count() / 1000);
+    else if (!last_wait) {
+      // The whole process may have been stopped: our thread gets its turn to read what has come meanwhile.
+      last_wait = true;
+      raw::futex_wait(&answered_, 0, kLastWaitNs);
+    } else {
+      error = ETIMEDOUT;
+    }
   }
   awaited_tag_.store(0);
   if (error != 0) return error;

@@ -46,7 +46,7 @@ struct FabricPlan {
   Duration link_delay = Duration::zero();
   Probability drop;          ///< the seeded drop stage on every link direction
   bool force_icrc = false;   ///< compute and verify the ICRC on every hop
-  Duration stall_time = milliseconds(1000);
+  Duration stall_time = milliseconds(500);  ///< a stopped process may hold its host up for so long
   std::string run_folder;    ///< for EAL's runtime directory
 };
 

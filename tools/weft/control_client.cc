@@ -37,6 +37,7 @@ namespace {
 /// Why nobody answers, and what to do.
 std::string no_daemon(const RunFolder& folder, int error) {
   const std::string name_option = folder.name == "default" ? "" : " --name " + folder.name;
+  if (error == EMFILE || error == ENFILE) return "no file descriptor is left to talk to the daemon: raise ulimit -n";
   if (error == EACCES || error == EPERM) return "fabric '" + folder.name + "' belongs to another user: " + folder.path;
   if (access(folder.control().c_str(), F_OK) == 0 || access(folder.file("daemon.pid").c_str(), F_OK) == 0) {
     return "the daemon of fabric '" + folder.name + "' died (its last words: " + folder.file("daemon.log") +

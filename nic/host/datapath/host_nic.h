@@ -35,7 +35,7 @@ inline constexpr uint32_t kRangeLog2 = 14;  ///< granule of QPN ranges
 
 struct HostNicSettings {
   NicIdentity identity;
-  Duration stall_time = milliseconds(1000);
+  Duration stall_time = milliseconds(500);
   uint32_t pause_packets = 32;   ///< waiting for one process at one priority: pause the switch
   uint32_t resume_packets = 8;
   uint32_t by_reference_packets = 32;  ///< more than these wait in switch memory
