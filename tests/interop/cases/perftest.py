@@ -12,7 +12,8 @@ ALL_SIZES = [1 << power for power in range(1, 24)]  # what -a runs: 2 B to 8 MiB
 CI_MTUS = (1024, 4096)
 ALL_MTUS = (256, 512, 1024, 2048, 4096)
 CI_ITERATIONS = 20
-DEFAULT_ITERATIONS = {"bw": 5000, "lat": 1000}
+DEFAULT_ITERATIONS = 1000
+DEFAULT_WRITE_BW_ITERATIONS = 5000
 BW_COLUMNS, LAT_COLUMNS = 3, 7
 
 RC_TOOLS = ("ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat")
@@ -59,7 +60,8 @@ class Run:
 
     def __call__(self, context):
         _, client = run_tool(context.shared_fabric(), self.argv(), self.hosts, self.timeout, self.env)
-        count = self.iterations or DEFAULT_ITERATIONS[self.kind]
+        default = DEFAULT_WRITE_BW_ITERATIONS if self.tool == "ib_write_bw" else DEFAULT_ITERATIONS
+        count = self.iterations or default
         if self.kind == "bw":
             expect_rows(client, self.sizes(), count * self.qps, BW_COLUMNS)
         else:
