@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/host/qpn_ranges.h"
 
-#include <algorithm>
-
 #include "protocols/base/assert.h"
 
 namespace weft::host {
@@ -37,14 +35,6 @@ void QpnRanges::give_back(uint32_t range, Instant now) {
   ranges_[range].used = false;
   ranges_[range].free_from = now + kQuarantine;
   --in_use_;
-}
-
-Instant QpnRanges::next_free() const {
-  Instant first = kNever;
-  for (uint32_t r = 1; r < kQpnRanges; ++r) {
-    if (!ranges_[r].used) first = std::min(first, ranges_[r].free_from);
-  }
-  return first;
 }
 
 }  // namespace weft::host

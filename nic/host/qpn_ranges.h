@@ -3,7 +3,7 @@
 // QPN ranges of one host: 1023 of 2^14 numbers each, handed out round robin; range 0 is the host's own (QP 0, QP 1).
 //
 //   take(now)       the next free range whose quarantine is over; when every free one rests, the one that rested longest
-//   give_back(r, now)
+//   give_back(r, now)  its program ended
 //
 // RC frames carry no source QPN, so a late retransmission could hit a new QP of the same number; a range that was
 // returned therefore rests for kQuarantine. No clock, no allocation after construction. Not thread-safe.
@@ -30,8 +30,6 @@ class QpnRanges {
   std::optional<uint32_t> take(Instant now);
   void give_back(uint32_t range, Instant now);
   uint32_t in_use() const { return in_use_; }
-  /// When the first range leaves quarantine; kNever if none is in it.
-  Instant next_free() const;
 
  private:
   uint32_t use(uint32_t range);
