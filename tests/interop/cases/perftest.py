@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""perftest's bandwidth and latency tools over every option that matters to a NIC.
+"""perftest's bandwidth and latency tools: tool x transport x MTU x QPs x events x sizes x placement.
 
-ci:       MTU 1024 and 4096, -n 20
-full:     all MTUs, -n 20
+perftest calibrates its clock for a fifth of a second before every size, so a sweep over all sizes costs five seconds and a
+single size a third of one. Hence
+
+ci:       every cell of the matrix at MTU 1024 and 4096 with three sizes (1 B and two of MTU-1, MTU+1, 64 KiB, 8 MiB, in
+          turn), and every tool on every transport with all sizes (-a) once; -n 20
+full:     every cell at all MTUs with each of these sizes and with -a
 diagonal: each tool once with its default iterations, the other options moving along
+
+perftest_options.py has the options that are not axes of this matrix.
 """
 from harness.pair import CROSS, SAME, expect_rows, run_tool
 from harness.report import Case
@@ -19,7 +25,8 @@ BW_COLUMNS, LAT_COLUMNS = 3, 7
 RC_TOOLS = ("ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat")
 # (tool, transport): what perftest offers beyond RC and the issue asks for.
 OTHER_TOOLS = (("ib_send_bw", "UC"), ("ib_send_lat", "UC"), ("ib_send_bw", "UD"), ("ib_send_lat", "UD"),
-               ("ib_write_bw", "UC"))
+               ("ib_write_bw", "UC"), ("ib_write_lat", "UC"))
+ALL_TOOLS = tuple((tool, "RC") for tool in RC_TOOLS) + OTHER_TOOLS
 
 
 class Run:
@@ -37,7 +44,8 @@ class Run:
 
     def argv(self):
         argv = [self.tool, "-F", "-c", self.transport, "-m", str(self.mtu)]
-        argv += ["-a"] if self.size == "all" else ["-s", str(self.size)]
+        if "atomic" not in self.tool:  # those are always 8 bytes
+            argv += ["-a"] if self.size == "all" else ["-s", str(self.size)]
         if self.iterations is not None:
             argv += ["-n", str(self.iterations)]
         if self.kind == "bw":
@@ -73,18 +81,36 @@ class Run:
         return Case(self.name(), self, [*tags, *sweep], 2 * self.timeout + 10)
 
 
-def matrix(mtus, hosts):
-    for tool in RC_TOOLS:
+def cells(mtus, hosts):
+    """(tool, transport, mtu, qps, events): everything perftest offers in these axes."""
+    for tool, transport in ALL_TOOLS:
         for mtu in mtus:
-            for qps in (1, 16) if tool.endswith("bw") else (1,):
+            for qps in (1, 16) if tool.endswith("bw") and transport == "RC" else (1,):
                 for events in (False, True) if "send" in tool else (False,):
-                    for size in (1, "all"):
-                        yield Run(tool, "RC", mtu, qps, events, size, hosts)
-    for tool, transport in OTHER_TOOLS:
-        for mtu in mtus:
-            for events in (False, True) if "send" in tool else (False,):
-                for size in (1, "all"):
-                    yield Run(tool, transport, mtu, 1, events, size, hosts)
+                    yield tool, transport, mtu, qps, events, hosts
+
+
+def edge_sizes(transport, mtu, qps=1):
+    # Sixteen queue pairs with 8 MiB each move gigabytes: those are left to -a.
+    return [mtu - 1, mtu] if transport == "UD" else [mtu - 1, mtu + 1, 65536, 8 << 20 if qps == 1 else 1 << 20]
+
+
+def matrix():
+    """(run, tags): all of it is full; what CI takes is marked."""
+    swept, turns = set(), {}
+    for hosts in (CROSS, SAME):
+        for tool, transport, mtu, qps, events, _ in cells(ALL_MTUS, hosts):
+            in_ci, edges = mtu in CI_MTUS, edge_sizes(transport, mtu, qps)
+            turn = turns.setdefault((tool, transport, mtu, qps), 0)
+            turns[tool, transport, mtu, qps] += 2
+            picked = {1, edges[turn % len(edges)], edges[(turn + 1) % len(edges)]} if in_ci else set()
+            for size in [1, *edges]:
+                yield Run(tool, transport, mtu, qps, events, size, hosts), ["ci"] if size in picked else []
+            # The first cell that comes by, but not always the same kind: the MTU changes from tool to tool.
+            kind = (tool, transport, qps)
+            sweep = in_ci and kind not in swept and mtu == CI_MTUS[len(swept) % 2]
+            swept |= {kind} if sweep else set()
+            yield Run(tool, transport, mtu, qps, events, "all", hosts), ["ci"] if sweep else []
 
 
 def diagonal():
@@ -105,37 +131,18 @@ def diagonal():
         yield run
 
 
-def variants():
-    """The other posting API, inline data, GID 0, many work requests at a time, both directions at once."""
-    for tool in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_write_lat"):
-        yield Run(tool, mtu=1024, extra=["--use_old_post_send"])
-    yield Run("ib_send_bw", "UD", mtu=1024, extra=["--use_old_post_send"])
-    yield Run("ib_send_lat", size=64, extra=["-I", "64"])
-    yield Run("ib_write_lat", size=64, extra=["-I", "64"])
-    yield Run("ib_write_bw", extra=["-x", "0"], size=65536)
-    yield Run("ib_write_bw", extra=["-x", "1"], size=65536)
-    yield Run("ib_send_bw", extra=["-r", "16"], size=65536)
-    yield Run("ib_write_bw", extra=["-b"], size=65536)
-    yield Run("ib_send_bw", extra=["-b"], size=65536)
-    yield Run("ib_read_bw", extra=["-b"], size=65536, qps=16)
-    yield Run("ib_read_bw", extra=["-o", "1"], size=65536)
-
-
 def inline_off():
     """Nobody drives the NIC but its thread: the suite's own check that inline progress is only an accelerator."""
-    for tool in RC_TOOLS:
-        yield Run(tool, mtu=4096)
+    for turn, (tool, transport) in enumerate(ALL_TOOLS):
+        for size in (1, edge_sizes(transport, 4096)[turn % 2], 2000 if transport == "UD" else 1 << 20):
+            yield Run(tool, transport, mtu=4096, size=size)
     yield Run("ib_send_bw", mtu=1024, events=True)
-    yield Run("ib_send_bw", "UD", mtu=1024, size=1024)
-    yield Run("ib_send_lat", "UC", mtu=1024, size=4096)
+    yield Run("ib_read_bw", mtu=1024, qps=16, size=65536)
 
 
 def cases():
-    for hosts in (CROSS, SAME):
-        for run in matrix(ALL_MTUS, hosts):
-            yield run.case("perftest", "full", *(["ci"] if run.mtu in CI_MTUS else []))
-    for run in variants():
-        yield run.case("perftest", "full", "ci")
+    for run, tags in matrix():
+        yield run.case("perftest", "full", *tags)
     for run in diagonal():
         yield run.case("perftest", "diagonal")
     for run in inline_off():
@@ -143,5 +150,6 @@ def cases():
         case = run.case("perftest", "full", "ci")
         case.name += "/inline-off"
         yield case
-    for run in (Run("ib_send_bw"), Run("ib_write_bw", mtu=4096, qps=16), Run("ib_read_lat"), Run("ib_send_lat", "UD")):
+    for run in (Run("ib_send_bw", size=65536), Run("ib_write_bw", mtu=4096, qps=16, size=65536), Run("ib_read_lat", size=1),
+                Run("ib_write_lat"), Run("ib_send_lat", "UD", size=1024)):
         yield Case(run.name(), run, ("user",), 130)

@@ -13,6 +13,7 @@
 #include <rdma/rdma_user_rxe.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -28,6 +29,10 @@ namespace weft::test {
 
 class Rig;
 
+/// Something in the rig is not as it must be. Catch tests: the test case fails (rig_catch.cc, in nic_rig_dep). Other
+/// programs define it themselves. Does not return.
+[[noreturn]] void rig_failed(const char* file, int line, const char* what);
+
 class TestPlatform final : public nic::Platform {
  public:
   explicit TestPlatform(Rig& rig) : rig_(rig) {}
@@ -41,9 +46,9 @@ class TestPlatform final : public nic::Platform {
   }
 
   std::string seen;
-  uint32_t wakes = 0;
-  uint32_t last_state = 99;
-  int64_t rings_mapped = 0;
+  std::atomic<uint32_t> wakes{0};
+  std::atomic<uint32_t> last_state{99};
+  std::atomic<int64_t> rings_mapped{0};
 
  private:
   Rig& rig_;
@@ -80,6 +85,22 @@ struct Node {
   attach::PortControl* control() { return reinterpret_cast<attach::PortControl*>(memory); }
 };
 
+/// The rig's time. Threads may read it while one moves it.
+class RigClock {
+ public:
+  RigClock& operator=(Instant to) {
+    value_.store(to.time_since_epoch().count(), std::memory_order_relaxed);
+    return *this;
+  }
+  RigClock& operator+=(Duration by) { return *this = Instant(*this) + by; }
+  operator Instant() const { return Instant(Duration(value_.load(std::memory_order_relaxed))); }
+  friend Instant operator+(const RigClock& clock, Duration by) { return Instant(clock) + by; }
+  friend Duration operator-(const RigClock& clock, Instant from) { return Instant(clock) - from; }
+
+ private:
+  std::atomic<int64_t> value_{0};
+};
+
 class Rig {
  public:
   explicit Rig(uint32_t nodes, const RigOptions& options = {});
@@ -98,7 +119,7 @@ class Rig {
   /// Writes a notice into the node's ring, as the daemon does for a frame it lost.
   void notify(uint32_t node, const attach::Notice& notice);
 
-  Instant now{};
+  RigClock now;
   Duration tick = microseconds(1);
   /// Called for every frame; false drops it. Counts frames in `seen`.
   std::function<bool(const RoceFrame&, uint32_t from)> filter;
