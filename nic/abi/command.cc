@@ -78,6 +78,8 @@ constexpr Shape extended_shape(uint32_t number) {
     case IB_USER_VERBS_EX_CMD_QUERY_DEVICE:
       // Everything behind response_length is optional.
       return {sizeof(ib_uverbs_ex_query_device), offsetof(ib_uverbs_ex_query_device_resp, odp_caps), true};
+    case IB_USER_VERBS_EX_CMD_CREATE_QP:
+      return shape<ib_uverbs_ex_create_qp, ib_uverbs_ex_create_qp_resp>();
     default:
       return {};
   }

@@ -51,6 +51,42 @@ long check_create(const nic::DeviceLimits& limits, const ib_uverbs_create_qp& in
   return 0;
 }
 
+/// CREATE_QP in its plain form, whichever form it came in. libibverbs takes the extended one when ibv_create_qp_ex was
+/// given creation flags, even if none is set.
+long create_request(const Command& c, ib_uverbs_create_qp& out) {
+  if (!c.extended()) {
+    out = *c.request<ib_uverbs_create_qp>();
+    return 0;
+  }
+  const auto& in = *c.request<ib_uverbs_ex_create_qp>();
+  // Indirection tables and every flag need what soft-RoCE's provider has no queues for.
+  if (in.comp_mask != 0 || in.create_flags != 0 || in.source_qpn != 0) return -EOPNOTSUPP;
+  if (in.reserved != 0) return -EINVAL;
+  out = {};
+  out.user_handle = in.user_handle;
+  out.pd_handle = in.pd_handle;
+  out.send_cq_handle = in.send_cq_handle;
+  out.recv_cq_handle = in.recv_cq_handle;
+  out.srq_handle = in.srq_handle;
+  out.max_send_wr = in.max_send_wr;
+  out.max_recv_wr = in.max_recv_wr;
+  out.max_send_sge = in.max_send_sge;
+  out.max_recv_sge = in.max_recv_sge;
+  out.max_inline_data = in.max_inline_data;
+  out.sq_sig_all = in.sq_sig_all;
+  out.qp_type = in.qp_type;
+  out.is_srq = in.is_srq;
+  return 0;
+}
+
+long respond_created(const Command& c, const ib_uverbs_create_qp_resp& out, const CreateQpDriverResponse& driver) {
+  if (!c.extended()) return c.respond(&out, sizeof out, &driver, sizeof driver);
+  ib_uverbs_ex_create_qp_resp extended = {};
+  extended.base = out;
+  extended.response_length = sizeof extended;
+  return c.respond(&extended, sizeof extended, &driver, sizeof driver);
+}
+
 nic::AddressAttributes attributes_of(const ib_uverbs_qp_dest& in) {
   nic::AddressAttributes out;
   std::copy_n(in.dgid, out.dgid.size(), out.dgid.begin());
@@ -122,7 +158,8 @@ long check_values(const ib_uverbs_modify_qp& in, uint32_t mask) {
 // --- create and destroy --------------------------------------------------------------------------------------
 
 long Context::create_qp(const Command& c, Instant now) {
-  const auto& in = *c.request<ib_uverbs_create_qp>();
+  ib_uverbs_create_qp in;
+  if (const long error = create_request(c, in); error != 0) return error;
   if (const long error = check_create(device_.limits(), in); error != 0) return error;
   if (c.response_bytes() < sizeof(ib_uverbs_create_qp_resp) + sizeof(CreateQpDriverResponse)) return -EINVAL;
   const uint32_t room = inline_room(in);
@@ -133,14 +170,13 @@ long Context::create_qp(const Command& c, Instant now) {
   if (error == 0) {
     error = -receive.map(device_.platform(), memfd_, in.max_recv_wr, receive_element_bytes(in.max_recv_sge));
   }
-  if (error == 0) error = add_qp(c, send, receive, now);
+  if (error == 0) error = add_qp(c, in, send, receive, now);
   send.unmap(device_.platform());  // empty when they were taken over
   receive.unmap(device_.platform());
   return error;
 }
 
-long Context::add_qp(const Command& c, RxeRing& send, RxeRing& receive, Instant now) {
-  const auto& in = *c.request<ib_uverbs_create_qp>();
+long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& send, RxeRing& receive, Instant now) {
   uint64_t seen[3] = {};
   nic::Gid nobody = {};
   uint32_t qpn = 0;
@@ -183,7 +219,7 @@ long Context::add_qp(const Command& c, RxeRing& send, RxeRing& receive, Instant 
       out.max_recv_sge = qp->receive.max_sge;
       out.max_inline_data = qp->send.max_inline;
       const CreateQpDriverResponse driver = {qp->receive.ring.map_info(), qp->send.ring.map_info()};
-      error = c.respond(&out, sizeof out, &driver, sizeof driver);
+      error = respond_created(c, out, driver);
       if (error != 0) handles_.remove(handle);
     }
     if (error != 0) {
@@ -329,6 +365,7 @@ long Context::query_qp(const Command& c, Instant now) {
     out.qp_state = out.cur_qp_state = static_cast<uint8_t>(engine.now_state());
     out.path_mtu = a.path_mtu;
     out.path_mig_state = a.path_mig_state;
+    out.sq_draining = nic::Device::draining(*qp->engine) ? 1 : 0;
     out.max_rd_atomic = a.max_rd_atomic;
     out.max_dest_rd_atomic = a.max_dest_rd_atomic;
     out.min_rnr_timer = a.min_rnr_timer;

@@ -57,8 +57,8 @@ long Context::command(const void* data, size_t bytes, Instant now) {
 }
 
 long Context::dispatch(const Command& c, Instant now) {
-  if (c.extended()) return has_context_ ? query_device(c) : -EINVAL;
   if (device_.dead() && creates(c.number())) return -EIO;
+  if (c.extended()) return has_context_.load(std::memory_order_acquire) ? dispatch_extended(c, now) : -EINVAL;
   if (c.number() == IB_USER_VERBS_CMD_GET_CONTEXT) return get_context(c, now);
   if (!has_context_.load(std::memory_order_acquire)) return -EINVAL;
   switch (c.number()) {
@@ -101,6 +101,11 @@ long Context::dispatch(const Command& c, Instant now) {
     default:
       return -EOPNOTSUPP;
   }
+}
+
+/// Command::parse() lets no other pass.
+long Context::dispatch_extended(const Command& c, Instant now) {
+  return c.number() == IB_USER_VERBS_EX_CMD_CREATE_QP ? create_qp(c, now) : query_device(c);
 }
 
 void Context::close(Instant now) {

@@ -29,6 +29,7 @@
 #include "nic/engine/device.h"
 #include "protocols/base/time.h"
 
+struct ib_uverbs_create_qp;
 struct ib_uverbs_modify_qp;
 
 namespace weft::abi {
@@ -76,6 +77,7 @@ class Context {
   ~Context() = default;
   bool open_tables();
   long dispatch(const Command& c, Instant now);
+  long dispatch_extended(const Command& c, Instant now);
   void destroy_objects(Instant now);
 
   // commands_device.cc
@@ -110,7 +112,7 @@ class Context {
   long destroy_qp(const Command& c, Instant now);
   long post_send(const Command& c, Instant now);
   long check_modify(const ib_uverbs_modify_qp& in, uint32_t& qp_index, nic::QpState& from, nic::QpState& to);
-  long add_qp(const Command& c, RxeRing& send, RxeRing& receive, Instant now);
+  long add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& send, RxeRing& receive, Instant now);
   void remove_qp(uint32_t handle, RxeQp& qp, Leftovers& left, Instant now);
 
   RxeCq* find_cq(uint32_t handle);

@@ -158,7 +158,7 @@ void Device::take_doorbells(Instant now) {
       qp->send_cq->sink->check();
       if (qp->receive_cq != qp->send_cq) qp->receive_cq->sink->check();
       if (qp->now_state() == QpState::kReadyToSend) activate(*qp);
-      if (qp->now_state() == QpState::kError) flush_sends(*qp);
+      if (qp->now_state() >= QpState::kSendError) flush_sends(*qp);
     }
   }
 }
@@ -197,7 +197,7 @@ void Device::apply_notice(const attach::Notice& notice, Instant now) {
   for (uint32_t i = 0; i < scan; ++i) {
     QueuePair* qp = qps_.at(i);
     RcMachines* rc = qp != nullptr ? qp->rc() : nullptr;
-    if (rc == nullptr || qp->now_state() != QpState::kReadyToSend) continue;
+    if (rc == nullptr || qp->now_state() < QpState::kReadyToSend || qp->now_state() == QpState::kError) continue;
     const bool to_peer =
         qp->route.peer_ipv4 == notice.address && ((qp->attributes.dest_qpn ^ notice.qpn) & mask & kQpnMask) == 0;
     if (!everybody && !to_peer && notice.qpn != qp->qpn) continue;

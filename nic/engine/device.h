@@ -142,6 +142,8 @@ class Device {
   /// peer: the resolved address when mask has kMaskAddress. 0 or errno; the table of qp_rules.h has been asked already.
   int modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values, const ResolvedPeer* peer,
                 Instant now);
+  /// In SQD, with works under way.
+  static bool draining(QueuePair& qp);
   void destroy_qp(QueuePair& qp, Instant now);
 
   const EngineCounters& counters() const { return counters_; }
@@ -170,10 +172,19 @@ class Device {
   bool retry_announcements();
 
   // queue_pair.cc
-  int configure_receive(QueuePair& qp);
-  int configure_send(QueuePair& qp);
+  int check_values(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values) const;
+  void take_values(QueuePair& qp, uint32_t mask, const QpAttributes& values);
+  void adjust(QueuePair& qp);
+  void enter(QueuePair& qp, QpState from, QpState to, Instant now);
+  void configure_receive(QueuePair& qp);
+  RequesterConfig requester_config(const QueuePair& qp) const;
+  void configure_send(QueuePair& qp);
+  void resume_sends(QueuePair& qp);
+  void forget_refused_sends(QueuePair& qp);
   void reset(QueuePair& qp);
   void to_error(QueuePair& qp, Instant now);
+  void to_send_error(QueuePair& qp);
+  void sends_failed(QueuePair& qp, Instant now);
   void flush_sends(QueuePair& qp);
   void flush_receives(QueuePair& qp);
   void flush_errors();
@@ -186,7 +197,8 @@ class Device {
   QueuePair* destination(uint32_t qpn) const;
   void handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now);
   void handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now);
-  void handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw);
+  void handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
+  void note_established(QueuePair& qp);
   bool take_receive(QueuePair& qp);
   Outcome perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original);
   Outcome place_send(QueuePair& qp, const Demand& demand, const uint8_t* payload);

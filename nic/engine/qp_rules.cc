@@ -72,7 +72,7 @@ constexpr Rule rule_to_send(QpType type, QpState from) {
     case QpState::kSendError:
       if (type == QpType::kUd) return {true, 0, kMaskCurrentState | kMaskQkey};
       if (type == QpType::kUc) return {true, 0, kMaskCurrentState | kMaskAccess};
-      return {};
+      return {true, 0, 0};  // RC never gets there
     default:
       return {};
   }

@@ -19,6 +19,7 @@ constexpr uint32_t kAnswersAtOnce = 256;
 /// Unacknowledged data of one QP: with small MTUs a window of packets alone would be a few scheduling rounds of
 /// nothing.
 constexpr uint32_t kWindowBytes = 1u << 20;
+constexpr uint16_t kPkeys = 1;
 
 uint32_t mtu_of(uint8_t path_mtu) { return 128u << path_mtu; }
 
@@ -114,7 +115,7 @@ void Device::unlink(QueuePair& qp) {
 
 // --- transitions ---------------------------------------------------------------------------------------------
 
-int Device::configure_receive(QueuePair& qp) {
+void Device::configure_receive(QueuePair& qp) {
   const QpAttributes& a = qp.attributes;
   switch (qp.type) {
     case QpType::kRc: {
@@ -126,63 +127,79 @@ int Device::configure_receive(QueuePair& qp) {
       config.max_dest_rd_atomic = a.max_dest_rd_atomic;
       config.min_rnr_timer = a.min_rnr_timer;
       rc.responder.configure(config);
-      return 0;
+      break;
     }
     case QpType::kUc:
       qp.machines.emplace<UcMachines>().receiver.configure(qp.mtu_bytes, a.rq_psn);
-      return 0;
+      break;
     case QpType::kUd:
       qp.mtu_bytes = mtu_of(welcome_.active_mtu);
       qp.machines.emplace<UdMachines>();
-      return 0;
+      break;
   }
-  return EINVAL;
 }
 
-int Device::configure_send(QueuePair& qp) {
+RequesterConfig Device::requester_config(const QueuePair& qp) const {
+  const QpAttributes& a = qp.attributes;
+  RequesterConfig config;
+  config.mtu_bytes = qp.mtu_bytes;
+  config.dest_qpn = a.dest_qpn;
+  config.first_psn = a.sq_psn;
+  config.timeout = a.timeout;
+  config.retry_count = a.retry_count;
+  config.rnr_retry = a.rnr_retry;
+  config.max_rd_atomic = a.max_rd_atomic;
+  config.window_packets = std::max(config.window_packets, kWindowBytes / qp.mtu_bytes);
+  config.patient = (welcome_.flags & attach::kWelcomeStrictTimers) == 0 && !qp.route.outside;
+  return config;
+}
+
+void Device::configure_send(QueuePair& qp) {
   const QpAttributes& a = qp.attributes;
   qp.posted = 0;
-  if (RcMachines* rc = qp.rc()) {
-    RequesterConfig config;
-    config.mtu_bytes = qp.mtu_bytes;
-    config.dest_qpn = a.dest_qpn;
-    config.first_psn = a.sq_psn;
-    config.timeout = a.timeout;
-    config.retry_count = a.retry_count;
-    config.rnr_retry = a.rnr_retry;
-    config.max_rd_atomic = a.max_rd_atomic;
-    config.window_packets = std::max(config.window_packets, kWindowBytes / qp.mtu_bytes);
-    config.patient = (welcome_.flags & attach::kWelcomeStrictTimers) == 0 && !qp.route.outside;
-    rc->requester.configure(config);
-    return 0;
-  }
-  if (UcMachines* uc = qp.uc()) {
-    uc->sender.configure(qp.mtu_bytes, a.dest_qpn, a.sq_psn);
-    return 0;
-  }
-  if (UdMachines* ud = qp.ud()) {
-    ud->sender.configure(qp.mtu_bytes, qp.qpn, a.qkey, a.sq_psn);
-    return 0;
-  }
-  return EINVAL;
+  forget_refused_sends(qp);
+  if (RcMachines* rc = qp.rc()) rc->requester.configure(requester_config(qp));
+  if (UcMachines* uc = qp.uc()) uc->sender.configure(qp.mtu_bytes, a.dest_qpn, a.sq_psn);
+  if (UdMachines* ud = qp.ud()) ud->sender.configure(qp.mtu_bytes, qp.qpn, a.qkey, a.sq_psn);
 }
 
-int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values, const ResolvedPeer* peer,
-                      Instant now) {
-  const QpState from = qp.now_state();
-  QpAttributes& a = qp.attributes;
+/// SQE → RTS. IBTA Vol 1, 10.3.1.7.
+void Device::resume_sends(QueuePair& qp) {
+  qp.posted = 0;
+  if (UcMachines* uc = qp.uc()) uc->sender.resume();
+  if (UdMachines* ud = qp.ud()) ud->sender.resume();
+}
+
+/// The provider puts a work into the ring before POST_SEND answers that the QP is not ready to send. The program was
+/// told so: such a work is neither sent later nor flushed.
+void Device::forget_refused_sends(QueuePair& qp) { qp.send_queue->reset(); }
+
+bool Device::draining(QueuePair& qp) { return qp.now_state() == QpState::kDrained && !sends_idle(qp); }
+
+/// What only this device can judge of the attributes; rxe_qp_chk_attr() in the kernel's soft-RoCE.
+int Device::check_values(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values) const {
   if ((mask & kMaskPathMtu) != 0) {
     if (values.path_mtu < 1 || values.path_mtu > welcome_.active_mtu) return EINVAL;
     if (mtu_of(values.path_mtu) > port_.slot_payload()) return EINVAL;
+  }
+  if ((mask & kMaskMaxRdAtomic) != 0 && values.max_rd_atomic > limits_.max_rd_atomic) return EINVAL;
+  if ((mask & kMaskMaxDestRdAtomic) != 0 && values.max_dest_rd_atomic > limits_.max_rd_atomic) return EINVAL;
+  if ((mask & kMaskPkeyIndex) != 0 && values.pkey_index >= kPkeys) return EINVAL;
+  // Works under way belong to the state that is being left. IBTA Vol 1, 10.3.1.5.
+  if (to == QpState::kReadyToSend && draining(qp)) return EINVAL;
+  return 0;
+}
+
+void Device::take_values(QueuePair& qp, uint32_t mask, const QpAttributes& values) {
+  QpAttributes& a = qp.attributes;
+  if ((mask & kMaskPathMtu) != 0) {
     a.path_mtu = values.path_mtu;
     qp.mtu_bytes = mtu_of(values.path_mtu);
   }
   if ((mask & kMaskMaxRdAtomic) != 0) {
-    if (values.max_rd_atomic > limits_.max_rd_atomic) return EINVAL;
     a.max_rd_atomic = static_cast<uint8_t>(power_of_two_at_most(values.max_rd_atomic, limits_.max_rd_atomic));
   }
   if ((mask & kMaskMaxDestRdAtomic) != 0) {
-    if (values.max_dest_rd_atomic > limits_.max_rd_atomic) return EINVAL;
     a.max_dest_rd_atomic = static_cast<uint8_t>(power_of_two_at_most(values.max_dest_rd_atomic, limits_.max_rd_atomic));
   }
   if ((mask & kMaskTimeout) != 0) a.timeout = values.timeout;
@@ -196,18 +213,40 @@ int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttribut
   if ((mask & kMaskPkeyIndex) != 0) a.pkey_index = values.pkey_index;
   if ((mask & kMaskPort) != 0) a.port_num = values.port_num;
   if ((mask & kMaskMigrationState) != 0) a.path_mig_state = values.path_mig_state;
-  if ((mask & kMaskDrainNotify) != 0) a.drain_event = values.drain_event;
-  if ((mask & kMaskQkey) != 0) {
-    a.qkey = values.qkey;
-    if (UdMachines* ud = qp.ud()) ud->sender.set_qkey(a.qkey);
-  }
-  if ((mask & kMaskAddress) != 0) {
-    a.address = values.address;
-    make_route(welcome_, a.address, std::to_array(peer->mac), peer->outside, flow_label_of_qpns(qp.qpn, a.dest_qpn),
-               qp.route);
-  }
-  if (to == from) return 0;
+  if ((mask & kMaskQkey) != 0) a.qkey = values.qkey;
+}
 
+/// Machines that run already take what changed.
+void Device::adjust(QueuePair& qp) {
+  const QpAttributes& a = qp.attributes;
+  if (UdMachines* ud = qp.ud()) ud->sender.set_qkey(a.qkey);
+  if (RcMachines* rc = qp.rc()) {
+    rc->responder.adjust(a.max_dest_rd_atomic, a.min_rnr_timer);
+    rc->requester.adjust(requester_config(qp));
+  }
+}
+
+int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values, const ResolvedPeer* peer,
+                      Instant now) {
+  const QpState from = qp.now_state();
+  // Everything that can be wrong is looked at before anything changes.
+  if (const int error = check_values(qp, to, mask, values); error != 0) return error;
+  take_values(qp, mask, values);
+  if ((mask & kMaskAddress) != 0) {
+    qp.attributes.address = values.address;
+    make_route(welcome_, values.address, std::to_array(peer->mac), peer->outside,
+               flow_label_of_qpns(qp.qpn, qp.attributes.dest_qpn), qp.route);
+  }
+  if (mask != kMaskState) adjust(qp);
+  if (to == from) return 0;
+  // Asked for each time anew.
+  qp.attributes.drain_event = (mask & kMaskDrainNotify) != 0 && values.drain_event;
+  qp.drain_told = false;
+  enter(qp, from, to, now);
+  return 0;
+}
+
+void Device::enter(QueuePair& qp, QpState from, QpState to, Instant now) {
   switch (to) {
     case QpState::kReset:
       reset(qp);
@@ -216,22 +255,19 @@ int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttribut
       to_error(qp, now);
       break;
     case QpState::kReadyToReceive:
-      if (const int error = configure_receive(qp); error != 0) return error;
+      configure_receive(qp);
       break;
     case QpState::kReadyToSend:
-      if (from != QpState::kDrained) {
-        if (const int error = configure_send(qp); error != 0) return error;
-      }
+      if (from == QpState::kReadyToReceive) configure_send(qp);
+      if (from == QpState::kSendError) resume_sends(qp);
       break;
     default:
       break;
   }
   qp.state.store(to, std::memory_order_relaxed);
-  qp.drain_told = false;
   if (to == QpState::kDrained && sends_idle(qp)) tell_drained(qp);
-  // Works may have been posted while it was drained, or into the ring before it was ready.
+  // Works may have been posted while it was drained.
   if (to == QpState::kReadyToSend && has_more(qp, now)) activate(qp);
-  return 0;
 }
 
 void Device::reset(QueuePair& qp) {
@@ -240,6 +276,9 @@ void Device::reset(QueuePair& qp) {
   qp.posted = 0;
   qp.rq_taken = false;
   qp.ending = false;
+  qp.drain_told = false;
+  qp.established = false;
+  qp.access_error = false;
   qp.send_queue->reset();
   if (qp.receive_queue != nullptr) qp.receive_queue->reset();
   const QpAttributes fresh;
@@ -250,6 +289,7 @@ void Device::reset(QueuePair& qp) {
 
 void Device::to_error(QueuePair& qp, Instant now) {
   if (qp.now_state() == QpState::kError) return;
+  if (qp.now_state() < QpState::kReadyToSend) forget_refused_sends(qp);
   // Answers to what was delivered still go out, as far as there are slots.
   if (!dead() && qp.rc() != nullptr) serve_answers(qp, now, kAnswersAtOnce);
   qp.state.store(QpState::kError, std::memory_order_relaxed);
@@ -258,6 +298,20 @@ void Device::to_error(QueuePair& qp, Instant now) {
   flush_sends(qp);
   flush_receives(qp);
   link_error(qp);
+}
+
+/// A work of UC or UD failed: the send queue stops, the receive queue goes on. IBTA Vol 1, 10.3.1.7.
+void Device::to_send_error(QueuePair& qp) {
+  qp.state.store(QpState::kSendError, std::memory_order_relaxed);
+  flush_sends(qp);
+}
+
+void Device::sends_failed(QueuePair& qp, Instant now) {
+  if (qp.type == QpType::kRc) {
+    to_error(qp, now);
+  } else {
+    to_send_error(qp);
+  }
 }
 
 void Device::link_error(QueuePair& qp) {

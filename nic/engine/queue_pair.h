@@ -71,6 +71,7 @@ struct QueuePair {
   bool drain_told = false;    ///< SQ_DRAINED went out
   bool established = false;   ///< COMM_EST went out
   bool access_error = false;  ///< the last request was refused for its rkey or range
+  bool receive_told = false;  ///< a receive completion tells of the last request's error
   uint32_t index = 0;
   uint32_t qpn = 0;
   uint32_t pd = 0;

@@ -65,7 +65,7 @@ void Device::handle_frame(const attach::ReceivedFrame& raw, Instant now) {
   }
   const uint8_t service = service_of(frame.transport.opcode);
   if (qp->type == QpType::kUd && service == kServiceUd) {
-    handle_ud(*qp, frame, raw);
+    handle_ud(*qp, frame, raw, now);
     return;
   }
   // A connected QP listens to its peer only. IBTA Vol 1, 9.6.1.
@@ -109,19 +109,24 @@ void Device::handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
       const Outcome outcome = perform(qp, demand, payload, original);
       rc.responder.settle(now, outcome, original);
       if (outcome == Outcome::kDone) finish_receive(qp, demand);
-      // The program has not seen the connection come up when the first message is already there. IBTA Vol 1, 11.6.3.1.
-      if (outcome == Outcome::kDone && qp.now_state() == QpState::kReadyToReceive && !qp.established) {
-        qp.established = true;
-        raise(qp.async, qp.user_handle, kEventCommEstablished, qp.async_queued);
-      }
+      if (outcome == Outcome::kDone) note_established(qp);
     }
     if (rc.responder.fatal() && !qp.ending) {
       qp.ending = true;
-      raise(qp.async, qp.user_handle, qp.access_error ? kEventQpAccessError : kEventQpRequestError, qp.async_queued);
+      // Only what no completion tells is an event. IBTA Vol 1, 11.6.3.2.
+      const uint32_t event = qp.access_error ? kEventQpAccessError : kEventQpRequestError;
+      if (!qp.receive_told) raise(qp.async, qp.user_handle, event, qp.async_queued);
       activate(qp);
     }
   }
   if (qp.now_state() != QpState::kError && has_more(qp, now)) activate(qp);
+}
+
+/// The program has not seen the connection come up when the first message is already there. IBTA Vol 1, 11.6.3.1.
+void Device::note_established(QueuePair& qp) {
+  if (qp.now_state() != QpState::kReadyToReceive || qp.established) return;
+  qp.established = true;
+  raise(qp.async, qp.user_handle, kEventCommEstablished, qp.async_queued);
 }
 
 void Device::handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now) {
@@ -131,7 +136,10 @@ void Device::handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
   uint64_t unused = 0;
   const Outcome outcome = perform(qp, demand, payload, unused);
   uc.receiver.settle(outcome);
-  if (outcome == Outcome::kDone) finish_receive(qp, demand);
+  if (outcome == Outcome::kDone) {
+    finish_receive(qp, demand);
+    note_established(qp);
+  }
   if (outcome == Outcome::kReceiverNotReady) ++counters_.no_receive;
   // The program's own receive request was bad: that is an error of this QP, not of the packet.
   if (outcome == Outcome::kRemoteOperation) to_error(qp, now);
@@ -149,6 +157,7 @@ Outcome Device::perform(QueuePair& qp, const Demand& demand, const uint8_t* payl
   const uint32_t access = qp.attributes.access;
   // Only memory windows can be invalidated by a peer, and there are none.
   qp.access_error = demand.with_invalidate;
+  qp.receive_told = false;
   if (demand.with_invalidate) return Outcome::kRemoteAccess;
   switch (demand.need) {
     case Need::kNothing:
@@ -181,6 +190,7 @@ Outcome Device::place_send(QueuePair& qp, const Demand& demand, const uint8_t* p
     // UC drops a message that is too long and keeps the request; RC is broken by it. IBTA Vol 1, 9.9.3.
     if (qp.type == QpType::kRc) {
       bad.status = WorkStatus::kLocalLength;
+      qp.receive_told = true;
       complete_receive(qp, bad);
     }
     return Outcome::kInvalidRequest;
@@ -188,6 +198,7 @@ Outcome Device::place_send(QueuePair& qp, const Demand& demand, const uint8_t* p
   if (scatter(qp.receive.sges, qp.receive.sge_count, demand.offset, payload, demand.length, qp.pd))
     return Outcome::kDone;
   bad.status = WorkStatus::kLocalProtection;
+  qp.receive_told = true;
   complete_receive(qp, bad);
   return Outcome::kRemoteOperation;
 }
@@ -236,7 +247,7 @@ void Device::finish_receive(QueuePair& qp, const Demand& demand) {
 
 // --- datagrams -----------------------------------------------------------------------------------------------
 
-void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw) {
+void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now) {
   if (!ud_accepts(frame.transport, qp.attributes.qkey)) {
     ++counters_.wrong_qkey;
     return;
@@ -262,6 +273,7 @@ void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::Rece
     ++counters_.receive_error;
     completion.status = WorkStatus::kLocalProtection;
     complete_receive(qp, completion);
+    to_error(qp, now);  // an error of the receive queue, unlike one of the send queue. IBTA Vol 1, 10.3.1
     return;
   }
   completion.byte_len = static_cast<uint32_t>(total);

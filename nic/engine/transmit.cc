@@ -18,7 +18,7 @@ constexpr uint32_t kMaxMessage = 1u << 31;
 constexpr uint32_t kUdpHeaderBytes = 8;
 constexpr uint32_t kEventSqDrained = 5;  // ibv_event_type
 
-/// In SQD, works that were begun go on; no new one begins.
+/// In SQD, works that were begun go on; no new one begins. IBTA Vol 1, 10.3.1.5.
 bool may_send(QpState state) { return state == QpState::kReadyToSend || state == QpState::kDrained; }
 
 CompletionOpcode completion_opcode(WorkOpcode opcode) {
@@ -187,7 +187,7 @@ uint32_t Device::serve_requests(QueuePair& qp, Machines& machines, Instant now, 
     }
     // UC and UD complete with their last packet, which makes room for the next works.
     reap(qp, machines);
-    if (machines.failed()) to_error(qp, now);
+    if (machines.failed()) sends_failed(qp, now);
     if (!may_send(qp.now_state()) || sent == before || sent >= budget) return sent;
   }
 }

@@ -45,6 +45,17 @@ void RcRequester::configure(const RequesterConfig& config) {
   stats_ = {};
 }
 
+void RcRequester::adjust(const RequesterConfig& config) {
+  config_.timeout = config.timeout;
+  config_.retry_count = config.retry_count;
+  config_.rnr_retry = config.rnr_retry;
+  config_.max_rd_atomic = config.max_rd_atomic;
+  config_.patient = config.patient;
+  timeout_ = ack_timeout(config.timeout);
+  retries_left_ = config.retry_count;
+  rnr_left_ = config.rnr_retry;
+}
+
 // --- work in, completions out
 // ------------------------------------------------------------------------------------------
 

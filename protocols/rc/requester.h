@@ -3,6 +3,8 @@
 // RC requester: the sending half of a reliable connection, as a pulled machine (IBTA Vol 1, 9.7).
 //
 //   configure(config)     once per RTS; forgets everything
+//   adjust(config)        new timers, retries, READ limit and patience of a QP that is drained (SQD → SQD); the rest of
+//                         the configuration stays
 //   post(work)            appends one request; allowed while can_post()
 //   pull(now, out)        gives the next frame this side wants on the wire, or false. Called only when a transmit slot
 //   is
@@ -69,6 +71,7 @@ class RcRequester {
   static constexpr uint32_t kMaxWorks = 128;
 
   void configure(const RequesterConfig& config);
+  void adjust(const RequesterConfig& config);
   bool can_post() const { return tail_ - reported_ < kMaxWorks; }
   void post(const SendWork& work);
   bool pull(Instant now, OutFrame& out);

@@ -29,6 +29,14 @@ void RcResponder::configure(const ResponderConfig& config) {
   stats_ = {};
 }
 
+void RcResponder::adjust(uint8_t max_dest_rd_atomic, uint8_t min_rnr_timer) {
+  WEFT_ASSERT(max_dest_rd_atomic <= kMaxResources);
+  config_.max_dest_rd_atomic = max_dest_rd_atomic;
+  config_.min_rnr_timer = min_rnr_timer;
+  capacity_ = max_dest_rd_atomic == 0 ? 1 : max_dest_rd_atomic;
+  while (newest_ - oldest_ > capacity_) drop_oldest();
+}
+
 // --- receiving
 // --------------------------------------------------------------------------------------------------------
 
@@ -298,14 +306,16 @@ uint32_t RcResponder::find_resource(uint32_t psn) const {
 }
 
 void RcResponder::add_resource(const Resource& r) {
-  if (newest_ - oldest_ == capacity_) {
-    if (resource(oldest_).owed) --answers_;  // a repetition that nobody can be waiting for any more
-    ++oldest_;
-    if (static_cast<int32_t>(answer_ - oldest_) < 0) answer_ = oldest_;
-  }
+  if (newest_ - oldest_ == capacity_) drop_oldest();  // at most a repetition that nobody can be waiting for any more
   const uint32_t number = newest_++;
   resource(number) = r;
   owe(number, 0);
+}
+
+void RcResponder::drop_oldest() {
+  if (resource(oldest_).owed) --answers_;
+  ++oldest_;
+  if (static_cast<int32_t>(answer_ - oldest_) < 0) answer_ = oldest_;
 }
 
 /// Answers (again) from packet `from` on. An answer under way that has not come so far yet goes on as it is.

@@ -2,6 +2,7 @@
 //
 // RC responder: the receiving half of a reliable connection, as a pulled machine (IBTA Vol 1, 9.7.4, 9.7.5).
 //
+//   adjust(...)           what MODIFY_QP may change of a QP that receives; resources beyond the new limit are dropped
 //   on_request(now, ...)  a request packet. The Demand says what the engine has to do; it then calls settle() at once,
 //                         unless need is kNothing (duplicates, out of sequence, malformed: handled inside).
 //   settle(now, outcome)  accepts the packet (kDone) or records the NAK
@@ -54,6 +55,7 @@ class RcResponder {
   static constexpr uint32_t kMaxResources = 128;  ///< upper bound of max_dest_rd_atomic
 
   void configure(const ResponderConfig& config);
+  void adjust(uint8_t max_dest_rd_atomic, uint8_t min_rnr_timer);
   Demand on_request(Instant now, const TransportHeader& header, uint32_t payload_bytes);
   void settle(Instant now, Outcome outcome, uint64_t atomic_original = 0);
   bool pull(Instant now, OutFrame& out);
@@ -97,6 +99,7 @@ class RcResponder {
   uint32_t find_resource(uint32_t psn) const;
   void owe(uint32_t number, uint32_t from);
   void add_resource(const Resource& r);
+  void drop_oldest();
   void accept(uint32_t psns);
   void accept_message();
   void owe_acknowledge();

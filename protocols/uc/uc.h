@@ -25,6 +25,11 @@ class UcSender {
  public:
   static constexpr uint32_t kMaxWorks = OneWayQueue::kMaxWorks;
   void configure(uint32_t mtu_bytes, uint32_t dest_qpn, uint32_t first_psn);
+  /// After an error: the queue is empty and works again, PSNs go on.
+  void resume() {
+    packet_ = 0;
+    queue_.reset();
+  }
   bool can_post() const { return queue_.can_post(); }
   void post(const SendWork& work);
   bool pull(OutFrame& out);

@@ -21,6 +21,8 @@ class UdSender {
  public:
   static constexpr uint32_t kMaxWorks = OneWayQueue::kMaxWorks;
   void configure(uint32_t mtu_bytes, uint32_t own_qpn, uint32_t own_qkey, uint32_t first_psn);
+  /// After an error: the queue is empty and works again, PSNs go on.
+  void resume() { queue_.reset(); }
   void set_qkey(uint32_t own_qkey) { own_qkey_ = own_qkey; }
   bool can_post() const { return queue_.can_post(); }
   void post(const SendWork& work);

@@ -73,7 +73,7 @@ TEST_CASE("Extended headers are checked as the kernel does", "[nic][abi]") {
   CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0, 0, 0}) == 40);  // longer, zero
   CHECK(words(c, {kQueryDevice, counts(2, 38), low, high, 0, 0, 0, 0, 1, 0}) == -EOPNOTSUPP);
   CHECK(words(c, {kQueryDevice, counts(1, 38), low, high, 0, 0, 1, 0}) == -EINVAL);  // comp_mask
-  for (const uint32_t unknown : {18u, 24u, 26u, 50u, 200u}) {
+  for (const uint32_t unknown : {18u, 26u, 50u, 200u}) {
     CHECK(words(c, {unknown | 1u << 31, counts(1, 38), low, high, 0, 0, 0, 0}) == -EOPNOTSUPP);
   }
 }

@@ -60,6 +60,52 @@ TEST_CASE("CREATE_QP refuses what it cannot keep, and reports what it gives", "[
   CHECK(c.destroy_qp(none) > 0);
 }
 
+TEST_CASE("The extended CREATE_QP makes the same QP, and refuses what it alone can ask for", "[nic][abi][qp]") {
+  Rig rig(1);
+  Client c(rig, 0);
+  const Cq cq = c.create_cq();
+  struct {
+    ib_uverbs_ex_create_qp_resp core;
+    mminfo rq, sq;
+  } out = {};
+  static_assert(sizeof out == 72);
+  struct {
+    ib_uverbs_cmd_hdr head;
+    ib_uverbs_ex_cmd_hdr more;
+    ib_uverbs_ex_create_qp body;
+  } good = {};
+  good.head = {IB_USER_VERBS_EX_CMD_CREATE_QP | IB_USER_VERBS_CMD_FLAG_EXTENDED, sizeof good.body / 8, 5};
+  good.more.response = reinterpret_cast<uint64_t>(&out);
+  good.more.provider_out_words = 4;
+  good.body.pd_handle = c.pd;
+  good.body.send_cq_handle = good.body.recv_cq_handle = cq.handle;
+  good.body.max_send_wr = good.body.max_recv_wr = 10;
+  good.body.max_send_sge = good.body.max_recv_sge = 1;
+  good.body.qp_type = 4;
+  auto attempt = [&](auto change) {
+    auto in = good;
+    change(in.body);
+    return c.raw(&in, sizeof in);
+  };
+  CHECK(attempt([](auto& in) { in.create_flags = 2; }) == -EOPNOTSUPP);
+  CHECK(attempt([](auto& in) { in.comp_mask = 1; }) == -EOPNOTSUPP);
+  CHECK(attempt([](auto& in) { in.source_qpn = 5; }) == -EOPNOTSUPP);
+  CHECK(attempt([](auto& in) { in.reserved = 1; }) == -EINVAL);
+  CHECK(attempt([](auto& in) { in.qp_type = 8; }) == -EOPNOTSUPP);
+  CHECK(attempt([](auto& in) { in.max_send_wr = 16385; }) == -EINVAL);
+  CHECK(attempt([](auto& in) { in.pd_handle = 77; }) == -EINVAL);
+  CHECK(rig.node(0).platform->rings_mapped == 1);
+  REQUIRE(attempt([](auto&) {}) == sizeof good);
+  CHECK(out.core.response_length == sizeof out.core);
+  CHECK(out.core.base.max_send_wr == 15);
+  CHECK(out.core.base.qpn >> 14 == 1);
+  CHECK(out.rq.size != 0);
+  CHECK(out.sq.offset != out.rq.offset);
+  Qp qp;
+  qp.handle = out.core.base.qp_handle;
+  CHECK(c.destroy_qp(qp) > 0);
+}
+
 TEST_CASE("MODIFY_QP checks values before states", "[nic][abi][qp]") {
   Rig rig(2);
   Client c(rig, 0);
