@@ -23,6 +23,7 @@ namespace {
 constexpr uint64_t kWakeTag = 0;                       // seats' tags are never 0
 constexpr Duration kPolledTime = microseconds(50);     // poll_seq moved since then: somebody polls
 constexpr Duration kYieldTime = microseconds(200);     // nothing at all for so long: sleep, whoever polls
+constexpr Duration kStayTime = microseconds(30);       // right after work: one process that polls is enough to stay
 constexpr Duration kActiveTime = milliseconds(1);      // polled in every round for so long after its last frame
 constexpr Duration kLookTime = microseconds(20);       // how often a busy daemon looks for kicks of the others
 
@@ -296,9 +297,13 @@ void LiveDriver::signal_control() {
 // --- resting --------------------------------------------------------------------------------------------------------
 
 bool LiveDriver::may_yield(Instant now) const {
-  if (active_.empty() || now - last_work_ > kYieldTime) return false;
+  const Duration idle = now - last_work_;
+  if (active_.empty() || idle > kYieldTime) return false;
+  const auto polled = [&](const LiveSeat* seat) { return now - seat->polled_at < kPolledTime; };
+  // A sender that polls is about to post more, though its receiver sleeps: a sleep per few frames costs more than they do.
+  if (idle < kStayTime && std::any_of(active_.begin(), active_.end(), polled)) return true;
   return std::all_of(active_.begin(), active_.end(), [&](const LiveSeat* seat) {
-    return now - seat->polled_at < kPolledTime || now - seat->last_work > kActiveTime;
+    return polled(seat) || now - seat->last_work > kActiveTime;
   });
 }
 

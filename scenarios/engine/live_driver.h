@@ -10,8 +10,8 @@
 // Only ports with recent traffic are looked at in every round. The others are told to kick even an awake daemon, so that
 // hundreds of idle ports cost the busy ones nothing.
 //
-// While every busy process polls inline, the thread yields between rounds; otherwise it blocks as soon as its rings are
-// empty, in epoll on the kick pipes (nic_rules 3). Asleep it has no periodic wake-ups: only due events limit the wait.
+// While every busy process polls inline, the thread yields between rounds; otherwise it blocks soon after its rings are
+// empty (some tens of microseconds while anybody polls, else at once), in epoll on the kick pipes (nic_rules 3). Asleep it has no periodic wake-ups: only due events limit the wait.
 #pragma once
 
 #include <time.h>
