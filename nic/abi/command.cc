@@ -66,6 +66,16 @@ constexpr Shape plain_shape(uint32_t number) {
       return shape<ib_uverbs_modify_qp>();
     case IB_USER_VERBS_CMD_DESTROY_QP:
       return shape<ib_uverbs_destroy_qp, ib_uverbs_destroy_qp_resp>();
+    case IB_USER_VERBS_CMD_CREATE_SRQ:
+      return shape<ib_uverbs_create_srq, ib_uverbs_create_srq_resp>();
+    case IB_USER_VERBS_CMD_CREATE_XSRQ:
+      return shape<ib_uverbs_create_xsrq, ib_uverbs_create_srq_resp>();
+    case IB_USER_VERBS_CMD_MODIFY_SRQ:
+      return shape<ib_uverbs_modify_srq>();
+    case IB_USER_VERBS_CMD_QUERY_SRQ:
+      return shape<ib_uverbs_query_srq, ib_uverbs_query_srq_resp>();
+    case IB_USER_VERBS_CMD_DESTROY_SRQ:
+      return shape<ib_uverbs_destroy_srq, ib_uverbs_destroy_srq_resp>();
     case IB_USER_VERBS_CMD_POST_SEND:
       return shape<ib_uverbs_post_send, ib_uverbs_post_send_resp>();
     default:

@@ -93,7 +93,7 @@ long Context::add_cq(const Command& c, RxeRing& ring, Instant now) {
     if (error != 0) handles_.remove(handle);
   }
   if (error == 0) {
-    cq->ring.ring.swap(ring);
+    cq->ring.adopt(ring);
     return 0;
   }
   if (cq->engine != nullptr) device_.destroy_cq(*cq->engine);
@@ -136,7 +136,7 @@ void Context::remove_cq(uint32_t handle, RxeCq& cq, Leftovers& left) {
     left.async_events -= async_channel_.purge(cq.user_handle, sizeof(ib_uverbs_async_event_desc));
   device_.destroy_cq(engine);
   handles_.remove(handle);
-  left.ring[0].swap(cq.ring.ring);
+  cq.ring.release(left.ring[0]);
   cqs_.give(cq.index);
 }
 
@@ -165,7 +165,7 @@ long Context::destroy_cq(const Command& c, Instant now) {
 bool Context::cq_overtaken(uint64_t user_handle) const {
   for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
     const RxeCq* cq = cqs_.at(i);
-    if (cq != nullptr && cq->user_handle == user_handle) return cq->ring.ring.mapped() && cq->ring.suspicious();
+    if (cq != nullptr && cq->user_handle == user_handle) return cq->ring.suspicious();
   }
   return false;
 }

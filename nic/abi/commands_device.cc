@@ -91,6 +91,8 @@ void fill_device(const nic::Device& device, ib_uverbs_query_device_resp& out) {
   out.atomic_cap = kAtomicHca;
   out.max_ah = limits.max_ah;
   out.max_srq = limits.max_srq;
+  out.max_srq_wr = limits.max_srq_wr;
+  out.max_srq_sge = limits.max_sge;
   out.max_pkeys = 1;
   out.local_ca_ack_delay = kAckDelay;
   out.phys_port_cnt = 1;

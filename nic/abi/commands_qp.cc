@@ -44,9 +44,11 @@ long check_create(const nic::DeviceLimits& limits, const ib_uverbs_create_qp& in
     default:
       return -EINVAL;
   }
-  if (in.is_srq != 0) return -EOPNOTSUPP;
-  if (in.max_send_wr > limits.max_qp_wr || in.max_recv_wr > limits.max_qp_wr) return -EINVAL;
-  if (in.max_send_sge > limits.max_sge || in.max_recv_sge > limits.max_sge) return -EINVAL;
+  // With an SRQ the QP has no receive queue, whatever was asked for.
+  const uint32_t receive_wr = in.is_srq != 0 ? 0 : in.max_recv_wr;
+  const uint32_t receive_sge = in.is_srq != 0 ? 0 : in.max_recv_sge;
+  if (in.max_send_wr > limits.max_qp_wr || receive_wr > limits.max_qp_wr) return -EINVAL;
+  if (in.max_send_sge > limits.max_sge || receive_sge > limits.max_sge) return -EINVAL;
   if (in.max_inline_data > limits.max_inline) return -EINVAL;
   return 0;
 }
@@ -167,7 +169,7 @@ long Context::create_qp(const Command& c, Instant now) {
   RxeRing receive;
   long error = -send.map(device_.platform(), memfd_, in.max_send_wr,
                          send_element_bytes(room / static_cast<uint32_t>(sizeof(nic::Sge)), room));
-  if (error == 0) {
+  if (error == 0 && in.is_srq == 0) {
     error = -receive.map(device_.platform(), memfd_, in.max_recv_wr, receive_element_bytes(in.max_recv_sge));
   }
   if (error == 0) error = add_qp(c, in, send, receive, now);
@@ -186,6 +188,8 @@ long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& s
     RxeCq* send_cq = find_cq(in.send_cq_handle);
     RxeCq* receive_cq = find_cq(in.recv_cq_handle);
     if (!find_pd(in.pd_handle, pd) || send_cq == nullptr || receive_cq == nullptr) return -EINVAL;
+    RxeSrq* srq = in.is_srq != 0 ? find_srq(in.srq_handle) : nullptr;
+    if (in.is_srq != 0 && srq == nullptr) return -EINVAL;
     uint32_t index = 0;
     RxeQp* qp = qps_.take(index);
     if (qp == nullptr) return -ENOMEM;
@@ -193,7 +197,7 @@ long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& s
     qp->user_handle = in.user_handle;
     qp->send.max_inline = inline_room(in);
     qp->send.max_sge = std::min<uint32_t>(qp->send.max_inline / sizeof(nic::Sge), nic::kMaxSges);
-    qp->receive.max_sge = in.max_recv_sge;
+    qp->receive.max_sge = srq != nullptr ? 0 : in.max_recv_sge;
     nic::QpSetup setup;
     setup.type = static_cast<nic::QpType>(in.qp_type);
     setup.signal_all = in.sq_sig_all != 0;
@@ -201,7 +205,8 @@ long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& s
     setup.user_handle = in.user_handle;
     setup.async = &async_;
     setup.send_queue = &qp->send;
-    setup.receive_queue = &qp->receive;
+    setup.receive_queue = srq != nullptr ? nullptr : &qp->receive;
+    setup.srq = srq != nullptr ? srq->engine : nullptr;
     setup.send_cq = send_cq->engine;
     setup.receive_cq = receive_cq->engine;
     qp->send.ring.swap(send);

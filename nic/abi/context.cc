@@ -26,6 +26,8 @@ bool creates(uint32_t number) {
     case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
     case IB_USER_VERBS_CMD_CREATE_CQ:
     case IB_USER_VERBS_CMD_CREATE_QP:
+    case IB_USER_VERBS_CMD_CREATE_SRQ:
+    case IB_USER_VERBS_CMD_CREATE_XSRQ:
       return true;
     default:
       return false;
@@ -45,7 +47,7 @@ Context* Context::open(nic::Device& device, int memfd) {
 
 bool Context::open_tables() {
   return device_.usable() && handles_.open() && channels_.open(kMaxChannels) && cqs_.open(kMaxPerContext) &&
-         qps_.open(nic::kMaxQps);
+         qps_.open(nic::kMaxQps) && srqs_.open(kMaxPerContext);
 }
 
 long Context::command(const void* data, size_t bytes, Instant now) {
@@ -98,6 +100,16 @@ long Context::dispatch(const Command& c, Instant now) {
       return modify_qp(c, now);
     case IB_USER_VERBS_CMD_DESTROY_QP:
       return destroy_qp(c, now);
+    case IB_USER_VERBS_CMD_CREATE_SRQ:
+      return create_srq(c, now);
+    case IB_USER_VERBS_CMD_CREATE_XSRQ:
+      return create_srq_ex(c, now);
+    case IB_USER_VERBS_CMD_MODIFY_SRQ:
+      return modify_srq(c, now);
+    case IB_USER_VERBS_CMD_QUERY_SRQ:
+      return query_srq(c, now);
+    case IB_USER_VERBS_CMD_DESTROY_SRQ:
+      return destroy_srq(c, now);
     default:
       return -EOPNOTSUPP;
   }
@@ -117,6 +129,7 @@ void Context::close(Instant now) {
   channels_.close();
   cqs_.close();
   qps_.close();
+  srqs_.close();
   handles_.close();
   this->~Context();
   nic::unmap_memory(this, kContextBytes);
@@ -136,6 +149,14 @@ void Context::destroy_objects(Instant now) {
     {
       nic::CommandSection section(device_, now);
       remove_cq(handle, *cqs_.at(index), left);
+    }
+    left.unmap(device_.platform());
+  });
+  handles_.for_each(HandleKind::kSrq, [&](uint32_t handle, uint32_t index) {
+    Leftovers left;
+    {
+      nic::CommandSection section(device_, now);
+      remove_srq(handle, *srqs_.at(index), left);
     }
     left.unmap(device_.platform());
   });

@@ -49,6 +49,13 @@ struct RxeQp {
   uint32_t index = 0;
 };
 
+struct RxeSrq {
+  RxeReceiveQueue queue;
+  nic::SharedReceiveQueue* engine = nullptr;
+  uint64_t user_handle = 0;
+  uint32_t index = 0;
+};
+
 /// What an object leaves behind when it is destroyed: rings to unmap once the lock is free, and events to report.
 struct Leftovers {
   RxeRing ring[2];
@@ -115,6 +122,24 @@ class Context {
   long add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& send, RxeRing& receive, Instant now);
   void remove_qp(uint32_t handle, RxeQp& qp, Leftovers& left, Instant now);
 
+  // commands_srq.cc
+  struct SrqRequest {
+    uint64_t user_handle;
+    uint32_t pd_handle;
+    uint32_t max_wr;
+    uint32_t max_sge;
+  };
+  long create_srq(const Command& c, Instant now);
+  long create_srq_ex(const Command& c, Instant now);
+  long modify_srq(const Command& c, Instant now);
+  long query_srq(const Command& c, Instant now);
+  long destroy_srq(const Command& c, Instant now);
+  long make_srq(const Command& c, const SrqRequest& in, Instant now);
+  long add_srq(const Command& c, const SrqRequest& in, RxeRing& ring, Instant now);
+  long change_srq(const Command& c, RxeRing& fresh, Instant now);
+  void remove_srq(uint32_t handle, RxeSrq& srq, Leftovers& left);
+  RxeSrq* find_srq(uint32_t handle);
+
   RxeCq* find_cq(uint32_t handle);
   RxeQp* find_qp(uint32_t handle);
   bool find_pd(uint32_t handle, uint32_t& pd);
@@ -128,6 +153,7 @@ class Context {
   nic::Pool<nic::EventChannel> channels_;
   nic::Pool<RxeCq> cqs_;
   nic::Pool<RxeQp> qps_;
+  nic::Pool<RxeSrq> srqs_;
 };
 
 }  // namespace weft::abi

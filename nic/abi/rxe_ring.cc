@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "nic/engine/copy.h"
+
 namespace weft::abi {
 namespace {
 
@@ -184,11 +186,33 @@ bool RxeReceiveQueue::take(nic::ReceiveRequest& out) {
   uint32_t count = 0;
   memcpy(&count, element + offsetof(rxe_recv_wqe, dma) + offsetof(rxe_dma_info, num_sge), sizeof count);
   // The provider has refused longer lists; whoever writes the ring himself gets a request without room.
-  out.sge_count = count <= max_sge && count <= nic::kMaxSges ? count : 0;
+  out.malformed = count > max_sge || count > nic::kMaxSges;
+  out.sge_count = out.malformed ? 0 : count;
   memcpy(out.sges, element + kReceiveHeader, out.sge_count * sizeof(nic::Sge));
   out.bytes = total_length(out.sges, out.sge_count);
   taken_ = (taken_ + 1) & ring.mask();
   ring.consumer().store(taken_, std::memory_order_release);
+  return true;
+}
+
+uint32_t RxeReceiveQueue::next_bytes() const {
+  if (empty()) return 0;
+  const uint8_t* element = ring.element(taken_);
+  uint32_t count = 0;
+  memcpy(&count, element + offsetof(rxe_recv_wqe, dma) + offsetof(rxe_dma_info, num_sge), sizeof count);
+  if (count > max_sge || count > nic::kMaxSges) return UINT32_MAX;  // take() finds it malformed
+  nic::Sge sges[nic::kMaxSges];
+  memcpy(sges, element + kReceiveHeader, count * sizeof(nic::Sge));
+  return total_length(sges, count);
+}
+
+bool RxeReceiveQueue::move_to(RxeRing& fresh) {
+  const uint32_t posted = count();
+  if (posted > fresh.usable() || fresh.element_bytes() != ring.element_bytes()) return false;
+  for (uint32_t i = 0; i < posted; ++i) memcpy(fresh.element(i), ring.element(taken_ + i), ring.element_bytes());
+  taken_ = 0;
+  fresh.producer().store(posted, std::memory_order_release);
+  ring.swap(fresh);
   return true;
 }
 
@@ -260,7 +284,30 @@ void RxeCompletionRing::move_to(RxeRing& fresh) {
   visible_ = shown;
   seen_ = 0;
   fresh.producer().store(visible_, std::memory_order_release);
+  adopt(fresh);
+}
+
+void RxeCompletionRing::adopt(RxeRing& fresh) {
   ring.swap(fresh);
+  indices_mask_.store(ring.mask(), std::memory_order_relaxed);
+  indices_.store(ring.element(0) - kRingHeader, std::memory_order_release);
+}
+
+void RxeCompletionRing::release(RxeRing& to) {
+  indices_.store(nullptr, std::memory_order_relaxed);
+  to.swap(ring);
+}
+
+bool RxeCompletionRing::suspicious() const {
+  const uint8_t* base = indices_.load(std::memory_order_acquire);
+  const uint32_t mask = indices_mask_.load(std::memory_order_relaxed);
+  uint32_t producer = 0;
+  uint32_t consumer = 0;
+  if (base == nullptr || !nic::copy_from_user(&producer, base + offsetof(rxe_queue_buf, producer_index), 4) ||
+      !nic::copy_from_user(&consumer, base + offsetof(rxe_queue_buf, consumer_index), 4)) {
+    return false;
+  }
+  return ((producer + 1) & mask) == (consumer & mask);
 }
 
 }  // namespace weft::abi

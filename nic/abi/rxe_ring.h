@@ -42,6 +42,7 @@ class RxeRing {
   uint32_t usable() const { return mask_; }
   uint32_t mask() const { return mask_; }
   uint8_t* element(uint32_t index) const;
+  uint32_t element_bytes() const { return 1u << shift_; }
   std::atomic<uint32_t>& producer() const;
   std::atomic<uint32_t>& consumer() const;
   uint32_t load_producer() const { return producer().load(std::memory_order_acquire) & mask_; }
@@ -83,6 +84,11 @@ class RxeReceiveQueue final : public nic::ReceiveQueue {
   bool take(nic::ReceiveRequest& out) override;
   bool empty() const override { return !ring.mapped() || ring.load_producer() == taken_; }
   void reset() override;
+  uint32_t count() const override { return ring.mapped() ? (ring.load_producer() - taken_) & ring.mask() : 0; }
+  uint32_t next_bytes() const override;
+  /// Copies what is posted to `fresh`, a mapped ring of the same element size with room for count() of them, and goes
+  /// on there; `fresh` is the old one then. False: more was posted meanwhile than fits.
+  bool move_to(RxeRing& fresh);
 
  private:
   uint32_t taken_ = 0;
@@ -96,7 +102,12 @@ class RxeCompletionRing final : public nic::CompletionSink {
   void publish(uint32_t position) override;
   void check() override { taken_by_program(); }
   /// Without the lock, a hint: the consumer index is one past the producer, which is a full ring or the defect.
-  bool suspicious() const { return ((ring.load_producer() + 1) & ring.mask()) == ring.load_consumer(); }
+  /// The ring may be replaced and unmapped meanwhile.
+  bool suspicious() const;
+  /// `fresh`, a mapped ring, becomes this one's; `fresh` is what was there before.
+  void adopt(RxeRing& fresh);
+  /// The CQ ends.
+  void release(RxeRing& to);
   /// Completions the program has not taken, staged ones included.
   uint32_t pending();
   /// Copies what is pending to `fresh`, a mapped ring with room for it, and goes on there; `fresh` is the old one then.
@@ -110,6 +121,8 @@ class RxeCompletionRing final : public nic::CompletionSink {
   uint32_t seen_ = 0;              ///< consumer index, as last believed
   uint32_t puts_ = 0;              ///< position after the last put
   uint32_t position_of_zero_ = 0;  ///< position whose element has index 0
+  std::atomic<const uint8_t*> indices_{nullptr};  ///< for suspicious()
+  std::atomic<uint32_t> indices_mask_{0};
 };
 
 }  // namespace weft::abi

@@ -9,6 +9,7 @@ namespace weft::nic {
 namespace {
 
 constexpr uint32_t kEventCqError = 0;  // ibv_event_type
+constexpr uint32_t kEventQpFatal = 1;
 
 /// What the program reads from its async fd: ib_uverbs_async_event_desc.
 struct AsyncRecord {
@@ -62,17 +63,46 @@ void Device::arm(CompletionQueue& cq, bool solicited_only) {
 }
 
 void Device::complete(CompletionQueue& cq, const Completion& completion) {
-  if (!cq.sink->put(completion)) {
+  if (cq.overrun || !cq.sink->put(completion)) {
     if (!cq.overrun) raise(cq.async, cq.user_handle, kEventCqError, cq.async_queued);
-    cq.overrun = true;
+    cq.overrun = overrun_seen_ = true;
+    ++counters_.completions_lost;
     return;
   }
   ++cq.staged;
-  cq.solicited_staged |= completion.solicited || completion.status != WorkStatus::kSuccess;
+  if (completion.solicited || completion.status != WorkStatus::kSuccess) {
+    if (!cq.solicited_staged) cq.solicited_first = cq.staged;
+    cq.solicited_last = cq.staged;
+    cq.solicited_staged = true;
+  }
   if (cq.dirty) return;
   cq.dirty = true;
   cq.next_dirty = dirty_;
   dirty_ = &cq;
+}
+
+/// A CQ that has lost a completion is of no use any more, and no QP can work without its completions: they go to ERR and
+/// their program hears it for each. IBTA Vol 1, 11.6.3.3 (CQ error) and 11.6.3.2 (local work queue catastrophic error).
+void Device::fail_after_overrun(Instant now) {
+  while (overrun_seen_) {
+    overrun_seen_ = false;  // the flushes may overrun other CQs
+    for (uint32_t i = 0; i < qps_.high_water(); ++i) {
+      QueuePair* qp = qps_.at(i);
+      if (qp == nullptr || !(qp->send_cq->overrun || qp->receive_cq->overrun)) continue;
+      if (qp->now_state() == QpState::kReset || qp->now_state() == QpState::kError) continue;
+      raise(qp->async, qp->user_handle, kEventQpFatal, qp->async_queued);
+      to_error(*qp, now);
+    }
+  }
+}
+
+/// What of `cq` is visible now includes a solicited completion that was not before.
+bool Device::solicited_published(CompletionQueue& cq) {
+  if (!cq.solicited_staged || before(cq.visible, cq.solicited_first)) return false;
+  // Those between the first and the last are told with the last.
+  cq.solicited_staged = before(cq.visible, cq.solicited_last);
+  cq.solicited_first = cq.solicited_last;
+  return true;
 }
 
 /// A receive completion waits until its acknowledge is in the transmit ring: programs exit right after the last one,
@@ -114,10 +144,10 @@ void Device::publish_completions() {
     if (before(cq.visible, cq.limit)) {
       cq.visible = cq.limit;
       cq.sink->publish(cq.visible);
-      if (cq.armed == Armed::kAny || (cq.armed == Armed::kSolicited && cq.solicited_staged)) announce(cq);
+      const bool solicited = solicited_published(cq);
+      if (cq.armed == Armed::kAny || (cq.armed == Armed::kSolicited && solicited)) announce(cq);
     }
     if (cq.visible == cq.staged) {
-      cq.solicited_staged = false;
       cq.dirty = false;
       *link = cq.next_dirty;
     } else {

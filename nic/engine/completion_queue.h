@@ -33,10 +33,13 @@ struct CompletionQueue {
   uint32_t events_owed = 0;    ///< completion events that found no room there
   uint32_t async_queued = 0;
   uint32_t limit = 0;  ///< of the publication at hand
-  Armed armed = Armed::kNo;
+  // Positions after the solicited completions (and errors) that are not published yet.
   bool solicited_staged = false;
+  uint32_t solicited_first = 0;
+  uint32_t solicited_last = 0;
+  Armed armed = Armed::kNo;
   bool dirty = false;    ///< in the device's list of queues to publish
-  bool overrun = false;  ///< a completion was lost: CQ_ERR went out
+  bool overrun = false;  ///< a completion was lost: CQ_ERR went out, nothing is put here any more
   CompletionQueue* next_dirty = nullptr;
 };
 

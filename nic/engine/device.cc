@@ -39,6 +39,7 @@ DeviceLimits limits_of(const attach::Welcome& welcome) {
   limits.max_mr = std::min(or_default(welcome.max_mr, limits.max_mr), 1u << 20);
   limits.max_pd = std::min(or_default(welcome.max_pd, limits.max_pd), 1u << 16);
   limits.max_ah = std::min(or_default(welcome.max_ah, limits.max_ah), 1u << 16);
+  limits.max_srq = std::min(or_default(welcome.max_srq, limits.max_srq), 1u << 16);
   limits.max_rd_atomic = std::min(or_default(welcome.max_qp_rd_atom, limits.max_rd_atomic), RcResponder::kMaxResources);
   return limits;
 }
@@ -56,7 +57,7 @@ bool Device::open_pools() {
   limits_.max_qp = std::min(limits_.max_qp, qpns / 2);
   qp_of_qpn_ = static_cast<uint16_t*>(map_memory(round_up(qpns * sizeof(uint16_t), 4096)));
   return qp_of_qpn_ != nullptr && timers_.open(limits_.max_qp) && qps_.open(limits_.max_qp) &&
-         cqs_.open(limits_.max_cq) && pds_.open(limits_.max_pd) && ahs_.open(limits_.max_ah) &&
+         cqs_.open(limits_.max_cq) && srqs_.open(limits_.max_srq) && pds_.open(limits_.max_pd) && ahs_.open(limits_.max_ah) &&
          regions_.open(limits_.max_mr);
 }
 
@@ -108,6 +109,7 @@ bool Device::pass(Instant now) {
 
 /// What a pass and a command end with: frames out, then completions (nic_rules 4), then the next time to look.
 void Device::finish(Instant now) {
+  if (overrun_seen_) fail_after_overrun(now);
   if (!dead() && port_.flush()) kick();
   publish_completions();
   if (cqs_owed_ != 0) retry_announcements();

@@ -50,7 +50,8 @@ struct DeviceLimits {
   uint32_t max_mr = 8192;
   uint32_t max_pd = 1024;
   uint32_t max_ah = 4096;
-  uint32_t max_srq = 0;
+  uint32_t max_srq = 4096;
+  uint32_t max_srq_wr = 32767;
   uint32_t max_rd_atomic = 128;
   uint32_t max_sge = kMaxSges;
   uint32_t max_inline = 512;
@@ -72,6 +73,7 @@ struct EngineCounters {
   uint64_t receive_error = 0;  ///< UD: longer than the receive request, or its memory failed
   uint64_t slots_short = 0;    ///< times a frame waited for a transmit slot
   uint64_t notices = 0;
+  uint64_t completions_lost = 0;  ///< their CQ was full
 };
 
 struct ProtectionDomain {
@@ -91,6 +93,7 @@ struct QpSetup {
   EventTarget* async = nullptr;
   SendQueue* send_queue = nullptr;
   ReceiveQueue* receive_queue = nullptr;
+  SharedReceiveQueue* srq = nullptr;  ///< instead of receive_queue
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* receive_cq = nullptr;
 };
@@ -138,6 +141,10 @@ class Device {
   void destroy_cq(CompletionQueue& cq);
   void arm(CompletionQueue& cq, bool solicited_only);
 
+  SharedReceiveQueue* create_srq(ReceiveQueue* queue, uint32_t pd, EventTarget* async, uint64_t user_handle);
+  /// No QP uses it any more.
+  void destroy_srq(SharedReceiveQueue& srq);
+
   QueuePair* create_qp(const QpSetup& setup);
   /// peer: the resolved address when mask has kMaskAddress. 0 or errno; the table of qp_rules.h has been asked already.
   int modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values, const ResolvedPeer* peer,
@@ -167,6 +174,8 @@ class Device {
   // completion.cc
   void complete(CompletionQueue& cq, const Completion& completion);
   void complete_receive(QueuePair& qp, Completion& completion);
+  void fail_after_overrun(Instant now);
+  bool solicited_published(CompletionQueue& cq);
   void publish_completions();
   void announce(CompletionQueue& cq);
   bool retry_announcements();
@@ -199,13 +208,18 @@ class Device {
   void handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now);
   void handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
   void note_established(QueuePair& qp);
-  bool take_receive(QueuePair& qp);
   Outcome perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original);
   Outcome place_send(QueuePair& qp, const Demand& demand, const uint8_t* payload);
   Outcome place_write(QueuePair& qp, const Demand& demand, const uint8_t* payload);
   Outcome execute_atomic(QueuePair& qp, const Demand& demand, uint64_t& original);
   void finish_receive(QueuePair& qp, const Demand& demand);
   bool scatter(const Sge* sges, uint32_t count, uint64_t offset, const uint8_t* from, uint32_t bytes, uint32_t pd);
+
+  // shared_receive.cc
+  bool take_receive(QueuePair& qp);
+  void taken_from(SharedReceiveQueue& srq, const ReceiveRequest& request);
+  void complete_malformed(QueuePair& qp);
+  void tell_last_request(QueuePair& qp);
 
   // transmit.cc
   void activate(QueuePair& qp);
@@ -248,6 +262,7 @@ class Device {
   // Everything below: with the lock.
   alignas(64) bool starved_ = false;  ///< some frame waits for a transmit slot
   bool wake_wanted_ = false;
+  bool overrun_seen_ = false;  ///< some CQ lost a completion, its QPs have not been told
   bool linger_turn_ = false;  ///< the thread gave up the processor instead of sleeping
   Instant last_pass_{};
   uint32_t linger_left_ = 0;
@@ -270,6 +285,7 @@ class Device {
   DeadlineHeap timers_;
   Pool<QueuePair> qps_;
   Pool<CompletionQueue> cqs_;
+  Pool<SharedReceiveQueue> srqs_;
   Pool<ProtectionDomain> pds_;
   Pool<AddressHandle> ahs_;
   MrTable regions_;

@@ -57,6 +57,8 @@ QueuePair* Device::create_qp(const QpSetup& setup) {
   qp->async = setup.async;
   qp->send_queue = setup.send_queue;
   qp->receive_queue = setup.receive_queue;
+  qp->srq = setup.srq;
+  if (qp->srq != nullptr) ++qp->srq->users;
   qp->send_cq = setup.send_cq;
   qp->receive_cq = setup.receive_cq;
   ++qp->send_cq->users;
@@ -80,6 +82,7 @@ void Device::destroy_qp(QueuePair& qp, Instant now) {
   qp_of_qpn_[qp.qpn & qpn_mask_] = 0;
   --qp.send_cq->users;
   --qp.receive_cq->users;
+  if (qp.srq != nullptr) --qp.srq->users;
   if (ProtectionDomain* pd = pds_.at(qp.pd)) --pd->users;
   qps_.give(qp.index);
 }
@@ -297,6 +300,7 @@ void Device::to_error(QueuePair& qp, Instant now) {
   timers_.remove(qp.index);
   flush_sends(qp);
   flush_receives(qp);
+  tell_last_request(qp);
   link_error(qp);
 }
 
@@ -347,7 +351,8 @@ void Device::flush_sends(QueuePair& qp) {
 }
 
 void Device::flush_receives(QueuePair& qp) {
-  while (take_receive(qp)) {
+  // What is in an SRQ is for others.
+  while (qp.srq != nullptr ? qp.rq_taken : take_receive(qp)) {
     Completion completion;
     completion.status = WorkStatus::kFlushed;
     completion.opcode = CompletionOpcode::kReceive;

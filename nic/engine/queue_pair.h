@@ -11,6 +11,7 @@
 #include "nic/engine/completion_queue.h"
 #include "nic/engine/machines.h"
 #include "nic/engine/route.h"
+#include "nic/engine/shared_receive_queue.h"
 #include "nic/engine/work_queue.h"
 
 namespace weft::nic {
@@ -81,7 +82,8 @@ struct QueuePair {
   EventTarget* async = nullptr;
 
   SendQueue* send_queue = nullptr;
-  ReceiveQueue* receive_queue = nullptr;
+  ReceiveQueue* receive_queue = nullptr;  ///< nullptr: receives from `srq`
+  SharedReceiveQueue* srq = nullptr;
   CompletionQueue* send_cq = nullptr;
   CompletionQueue* receive_cq = nullptr;
 
@@ -89,6 +91,9 @@ struct QueuePair {
   Route route;                 ///< RC, UC
   WorkNumber posted = 0;       ///< works given to the machine since it was configured
   uint32_t hold_position = 0;  ///< of the first held completion in receive_cq
+
+  /// Whose memory a receive request may name. IBTA Vol 1, 10.2.9.1.
+  uint32_t receive_pd() const { return srq != nullptr ? srq->pd : pd; }
 
   QueuePair* next_active = nullptr;
   QueuePair* next_holding = nullptr;

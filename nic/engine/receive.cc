@@ -145,15 +145,14 @@ void Device::handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
   if (outcome == Outcome::kRemoteOperation) to_error(qp, now);
 }
 
-bool Device::take_receive(QueuePair& qp) {
-  if (qp.rq_taken) return true;
-  if (qp.receive_queue == nullptr || !qp.receive_queue->take(qp.receive)) return false;
-  qp.rq_taken = true;
-  return true;
-}
-
 Outcome Device::perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original) {
-  if (demand.takes_receive && !take_receive(qp)) return Outcome::kReceiverNotReady;
+  if (demand.takes_receive) {
+    if (!take_receive(qp)) return Outcome::kReceiverNotReady;
+    if (qp.receive.malformed) {
+      complete_malformed(qp);
+      return Outcome::kRemoteOperation;
+    }
+  }
   const uint32_t access = qp.attributes.access;
   // Only memory windows can be invalidated by a peer, and there are none.
   qp.access_error = demand.with_invalidate;
@@ -195,7 +194,7 @@ Outcome Device::place_send(QueuePair& qp, const Demand& demand, const uint8_t* p
     }
     return Outcome::kInvalidRequest;
   }
-  if (scatter(qp.receive.sges, qp.receive.sge_count, demand.offset, payload, demand.length, qp.pd))
+  if (scatter(qp.receive.sges, qp.receive.sge_count, demand.offset, payload, demand.length, qp.receive_pd()))
     return Outcome::kDone;
   bad.status = WorkStatus::kLocalProtection;
   qp.receive_told = true;
@@ -252,15 +251,25 @@ void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::Rece
     ++counters_.wrong_qkey;
     return;
   }
+  const uint64_t total = static_cast<uint64_t>(frame.payload_bytes) + kGrhBytes;
+  // What is too long must not carry off a request that other QPs can use.
+  if (qp.srq != nullptr && !qp.rq_taken && !qp.srq->queue->empty() && total > qp.srq->queue->next_bytes()) {
+    ++counters_.receive_error;
+    return;
+  }
   if (!take_receive(qp)) {
     ++counters_.no_receive;
+    return;
+  }
+  if (qp.receive.malformed) {
+    ++counters_.receive_error;
+    complete_malformed(qp);
     return;
   }
   // 40 bytes of GRH precede the payload; for IPv4 its header fills the last 20 of them. IBTA annex A17, A17.4.5.1.
   uint8_t grh[kGrhBytes] = {};
   const uint32_t ip_bytes = frame.ipv4 ? 20 : 40;
   memcpy(grh + kGrhBytes - ip_bytes, raw.header + frame.ip_offset, ip_bytes);
-  const uint64_t total = static_cast<uint64_t>(frame.payload_bytes) + kGrhBytes;
   if (total > qp.receive.bytes) {
     ++counters_.receive_error;  // dropped; the request stays for the next datagram. IBTA Vol 1, 9.8.3.2.3
     return;
@@ -268,8 +277,8 @@ void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::Rece
   Completion completion;
   completion.opcode = CompletionOpcode::kReceive;
   completion.source_qpn = frame.transport.deth.source_qpn;
-  if (!scatter(qp.receive.sges, qp.receive.sge_count, 0, grh, kGrhBytes, qp.pd) ||
-      !scatter(qp.receive.sges, qp.receive.sge_count, kGrhBytes, raw.payload, frame.payload_bytes, qp.pd)) {
+  if (!scatter(qp.receive.sges, qp.receive.sge_count, 0, grh, kGrhBytes, qp.receive_pd()) ||
+      !scatter(qp.receive.sges, qp.receive.sge_count, kGrhBytes, raw.payload, frame.payload_bytes, qp.receive_pd())) {
     ++counters_.receive_error;
     completion.status = WorkStatus::kLocalProtection;
     complete_receive(qp, completion);

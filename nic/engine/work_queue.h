@@ -5,7 +5,7 @@
 // never per packet.
 //
 //   SendQueue     peek the oldest work not yet taken; take it; retire the oldest one taken (its ring entry may go)
-//   ReceiveQueue  take one receive request, copied out
+//   ReceiveQueue  take one receive request, copied out; several QPs may take from one (an SRQ)
 //   CompletionSink  put one completion at a private position; publish makes those before a position visible
 //
 // Scatter lists stay where the program put them: `sges` points into shared memory that the program may change at any
@@ -41,7 +41,8 @@ struct SendRequest {
 struct ReceiveRequest {
   uint64_t wr_id = 0;
   uint32_t sge_count = 0;
-  uint32_t bytes = 0;  ///< sum of the lengths, saturated
+  uint32_t bytes = 0;      ///< sum of the lengths, saturated
+  bool malformed = false;  ///< its list is longer than any that can be posted; it has no room
   Sge sges[kMaxSges];
 };
 
@@ -92,6 +93,8 @@ class ReceiveQueue {
   virtual bool take(ReceiveRequest& out) = 0;
   virtual bool empty() const = 0;
   virtual void reset() = 0;
+  virtual uint32_t count() const = 0;       ///< requests that take() would find
+  virtual uint32_t next_bytes() const = 0;  ///< room of the next one as it is now, a hint; 0 when there is none
 
  protected:
   ~ReceiveQueue() = default;

@@ -363,6 +363,10 @@ Qp Client::create_qp(const Cq& send, const Cq& receive, const QpOptions& options
   in.max_inline_data = options.inline_data;
   in.sq_sig_all = options.signal_all ? 1 : 0;
   in.qp_type = options.type;
+  if (options.srq != nullptr) {
+    in.is_srq = 1;
+    in.srq_handle = options.srq->handle;
+  }
   REQUIRE(plain(IB_USER_VERBS_CMD_CREATE_QP, &in, sizeof in, 64) == 64);
   qp.handle = out.core.qp_handle;
   qp.qpn = out.core.qpn;
@@ -371,7 +375,7 @@ Qp Client::create_qp(const Cq& send, const Cq& receive, const QpOptions& options
   qp.max_send_sge = out.core.max_send_sge;
   qp.max_recv_sge = out.core.max_recv_sge;
   qp.max_inline = out.core.max_inline_data;
-  qp.receive = map(out.rq);
+  if (options.srq == nullptr) qp.receive = map(out.rq);
   qp.send = map(out.sq);
   return qp;
 }

@@ -167,10 +167,30 @@ struct Mr {
   uint32_t handle = 0, lkey = 0, rkey = 0;
 };
 
+struct Srq {
+  uint32_t handle = 0, number = 0;
+  uint32_t max_wr = 0, max_sge = 0;
+  uint64_t user_handle = 0;
+  UserRing ring;
+};
+
+/// The answer to CREATE_SRQ: the core part and the rxe driver's.
+struct CreatedSrq {
+  uint32_t handle, max_wr, max_sge, srqn;
+  mminfo map;
+  uint32_t number, reserved;
+};
+static_assert(sizeof(CreatedSrq) == 40);
+
+struct SrqOptions {
+  uint32_t max_wr = 63, max_sge = 2, limit = 0, pd = 0;  ///< pd 0: the client's own
+};
+
 struct QpOptions {
   uint8_t type = 2;  // RC
   uint32_t send_wr = 64, recv_wr = 64, send_sge = 4, recv_sge = 4, inline_data = 0;
   bool signal_all = false;
+  const Srq* srq = nullptr;
 };
 
 struct ConnectOptions {
@@ -232,6 +252,17 @@ class Client {
   long post_quietly(const Qp& qp, const Post& post);
   void post_recv(const Qp& qp, uint64_t wr_id, const std::vector<rxe_sge>& sges);
   bool poll(const Cq& cq, ib_uverbs_wc& out);
+  /// The next event of the async fd, without waiting; event_type 99: none.
+  ib_uverbs_async_event_desc next_async();
+
+  // rig_srq.cc
+  long try_create_srq(const SrqOptions& options, Srq& out);
+  Srq create_srq(const SrqOptions& options = {});
+  /// mask: 1 max_wr, 2 limit. After a resize srq.ring is the new mapping.
+  long modify_srq(Srq& srq, uint32_t mask, uint32_t max_wr, uint32_t limit);
+  ib_uverbs_query_srq_resp query_srq(const Srq& srq);
+  long destroy_srq(const Srq& srq, uint32_t* events = nullptr);
+  void post_srq_recv(const Srq& srq, uint64_t wr_id, const std::vector<rxe_sge>& sges);
 
   UserRing map(const mminfo& info);
   void fill_address(uint32_t node, uint8_t sgid_index, ib_uverbs_qp_dest& out) const;
