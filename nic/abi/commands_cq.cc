@@ -178,6 +178,19 @@ void Context::mend_cq(uint64_t user_handle, Instant now) {
   }
 }
 
+bool Context::end_drained_poll(uint64_t user_handle, void (*end_poll)(void*), void* object, Instant now) {
+  nic::CommandSection section(device_, now);
+  for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
+    RxeCq* cq = cqs_.at(i);
+    if (cq == nullptr || cq->user_handle != user_handle || !cq->ring.ring.mapped()) continue;
+    const uint32_t before = cq->ring.ring.consumer().load(std::memory_order_acquire);
+    end_poll(object);
+    return cq->ring.step_back(before);
+  }
+  end_poll(object);
+  return false;
+}
+
 long Context::request_notify(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_req_notify_cq>();
   uint64_t user_handle = 0;

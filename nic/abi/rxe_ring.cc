@@ -293,6 +293,11 @@ void RxeCompletionRing::adopt(RxeRing& fresh) {
   indices_.store(ring.element(0) - kRingHeader, std::memory_order_release);
 }
 
+bool RxeCompletionRing::step_back(uint32_t before) {
+  uint32_t after = (before + 1) & ring.mask();
+  return ring.consumer().compare_exchange_strong(after, before & ring.mask(), std::memory_order_acq_rel);
+}
+
 void RxeCompletionRing::release(RxeRing& to) {
   indices_.store(nullptr, std::memory_order_relaxed);
   to.swap(ring);

@@ -106,6 +106,8 @@ class RxeCompletionRing final : public nic::CompletionSink {
   bool suspicious() const;
   /// `fresh`, a mapped ring, becomes this one's; `fresh` is what was there before.
   void adopt(RxeRing& fresh);
+  /// The program's consumer index goes back to `before` if it is exactly one further.
+  bool step_back(uint32_t before);
   /// The CQ ends.
   void release(RxeRing& to);
   /// Completions the program has not taken, staged ones included.

@@ -20,6 +20,7 @@ using PollCq = int (*)(void* cq, int count, void* wc);
 using PostRecv = int (*)(void* object, void* wr, void** bad_wr);
 using StartPoll = int (*)(void* cq, void* attributes);
 using NextPoll = int (*)(void* cq);
+using EndPoll = void (*)(void* cq);
 
 // One of the library's contexts. An entry keeps its functions after the device was closed, so that a late call of the
 // program still lands; the next context takes its place.
@@ -32,6 +33,8 @@ struct PatchedContext {
   PostRecv post_recv = nullptr;
   StartPoll start_poll = nullptr;
   NextPoll next_poll = nullptr;
+  EndPoll end_poll = nullptr;
+  std::atomic<bool> steps_over{false};  ///< what end_poll does after a next_poll that found nothing, seen once
   std::atomic<uint32_t> empty_polls{0};
 };
 
@@ -42,6 +45,8 @@ constexpr uintptr_t kNear = 1u << 20;  // two functions of one provider library 
 
 constinit PatchedContext contexts[kMaxContexts];
 constinit nic::FutexLock patch_lock;
+// The CQ on which this thread's last next_poll found nothing.
+__attribute__((tls_model("initial-exec"))) thread_local constinit const void* drained_cq = nullptr;
 
 PatchedContext* find(const void* object) {
   const uintptr_t context = *static_cast<const uintptr_t*>(object);
@@ -94,8 +99,26 @@ int start_poll_hook(void* cq, void* attributes) {
 int next_poll_hook(void* cq) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return ENOENT;
-  progress(*entry);
-  return entry->next_poll(cq);
+  if (settings().inline_progress) progress(*entry);
+  const int result = entry->next_poll(cq);
+  drained_cq = result == ENOENT ? cq : nullptr;
+  return result;
+}
+
+// When next_poll finds nothing, rdma-core before 55 has given up its place and its lock already, and end_poll then steps
+// over the completion that comes next: lost without a trace (kernel_abi C.5). There, end_poll has nothing left to do.
+// Newer ones must have it called. Which one this is shows the first time, in the engine's lock, where nothing is added.
+void end_poll_hook(void* cq) {
+  PatchedContext* entry = find(cq);
+  if (entry == nullptr) return;
+  if (drained_cq != cq) return entry->end_poll(cq);
+  drained_cq = nullptr;
+  if (entry->steps_over.load(std::memory_order_relaxed)) return;
+  abi::Context* context = entry->device.load(std::memory_order_acquire) == nullptr ? nullptr : entry->file->context;
+  if (context == nullptr) return entry->end_poll(cq);
+  if (context->end_drained_poll(reinterpret_cast<uint64_t>(cq), entry->end_poll, cq, read_clock())) {
+    entry->steps_over.store(true, std::memory_order_relaxed);
+  }
 }
 
 // A receive posted to a QP in ERR is flushed, and the program may sleep on its channel for that completion. In other
@@ -158,6 +181,8 @@ PatchedContext* patch_context(uintptr_t context) {
   entry->post_recv = post_recv;
   entry->start_poll = nullptr;
   entry->next_poll = nullptr;
+  entry->end_poll = nullptr;
+  entry->steps_over.store(false);
   entry->context.store(context, std::memory_order_release);
   entry->device.store(&file->guest->device(file->nic), std::memory_order_release);
   if (settings().inline_progress) patch(ops + kOpsPollCq, poll_cq_hook);
@@ -175,16 +200,22 @@ bool near(const void* a, const void* b) {
 void patch_extended(uintptr_t cq, PatchedContext& entry) {
   const auto start = pointer_at<StartPoll>(cq + kExtendedStartPoll);
   const auto next = pointer_at<NextPoll>(cq + kExtendedNextPoll);
-  if (start == nullptr || next == nullptr || start == start_poll_hook) return;
+  const auto end = pointer_at<EndPoll>(cq + kExtendedEndPoll);
+  if (start == nullptr || next == nullptr || end == nullptr || next == next_poll_hook) return;
   const auto* provider = reinterpret_cast<const void*>(entry.poll_cq);
-  if (!near(reinterpret_cast<const void*>(start), provider) || !near(reinterpret_cast<const void*>(next), provider)) {
+  if (!near(reinterpret_cast<const void*>(start), provider) || !near(reinterpret_cast<const void*>(next), provider) ||
+      !near(reinterpret_cast<const void*>(end), provider)) {
     return;
   }
-  if (entry.start_poll != nullptr && (entry.start_poll != start || entry.next_poll != next)) return;
+  if (entry.start_poll != nullptr && (entry.start_poll != start || entry.next_poll != next || entry.end_poll != end)) {
+    return;
+  }
+  entry.end_poll = end;
   entry.next_poll = next;
   entry.start_poll = start;
+  patch(cq + kExtendedEndPoll, end_poll_hook);
   patch(cq + kExtendedNextPoll, next_poll_hook);
-  patch(cq + kExtendedStartPoll, start_poll_hook);
+  if (settings().inline_progress) patch(cq + kExtendedStartPoll, start_poll_hook);
 }
 
 }  // namespace
@@ -197,7 +228,7 @@ void completion_queue_seen(uint64_t user_handle) {
   nic::LockGuard guard(patch_lock);
   if (!read_word(cq, context) || context == 0 || (context & 7) != 0) return;
   PatchedContext* entry = patch_context(context);
-  if (entry != nullptr && settings().inline_progress) patch_extended(cq, *entry);
+  if (entry != nullptr) patch_extended(cq, *entry);
 }
 
 void forget(const OpenDevice& file) {

@@ -5,7 +5,7 @@
 // CREATE_CQ's user_handle is the library's ibv_cq, whose first word is the ibv_context; its ops table is patched there,
 // without naming libibverbs. The pointers of an ibv_cq_ex are set after that command, so they are patched at the next
 // command that names the CQ. post_recv is patched to flush what is posted to a QP in ERR, and for nothing else
-// (DECISIONS 20).
+// (DECISIONS 20). end_poll is patched for a defect of rdma-core before 55: see end_poll_hook.
 //
 //   completion_queue_seen(handle)  a CREATE_CQ, or a command that named the CQ, succeeded
 //   forget(file)                   an open device was closed: its context's memory is the library's again
@@ -26,6 +26,7 @@ inline constexpr uint32_t kOpsPostRecv = 208;
 inline constexpr uint32_t kContextCommandFd = 264;
 inline constexpr uint32_t kExtendedStartPoll = 144;
 inline constexpr uint32_t kExtendedNextPoll = 152;
+inline constexpr uint32_t kExtendedEndPoll = 160;
 inline constexpr uint32_t kQpState = 56;  // as the library last set it
 inline constexpr int kErrorState = 6;     // IBV_QPS_ERR
 

@@ -121,7 +121,7 @@ def addressing():
 
 
 def cases():
-    for group in (atomics, posting, both_ways, small_data, reading, addressing):
+    for group in (atomics, posting, both_ways, small_data, reading, shared_queues, addressing):
         for tool, transport, words in group():
             only = words.pop("only", None)
             words = {"mtu": 1024, "size": ATOMIC_SIZE if "atomic" in tool else "all", **words}

@@ -203,3 +203,86 @@ TEST_CASE("A receive completion is not shown before its acknowledge is in the tr
   while (p.b.poll(p.b_cq, wc)) ++shown;
   CHECK(shown == 60);
 }
+
+TEST_CASE("A CQ that has lost a completion takes every QP that uses it to ERR, and nothing else", "[nic][cq]") {
+  Rig rig(2);
+  Client a(rig, 0), b(rig, 1);
+  const Cq a_cq = a.create_cq(), b_cq = b.create_cq(), small = b.create_cq(3);
+  struct Case {
+    Qp from, to;
+  };
+  // On the small CQ: one that receives there, one that sends there; beside them one that does neither.
+  Case cases[] = {{a.create_qp(a_cq, a_cq), b.create_qp(b_cq, small)},
+                  {a.create_qp(a_cq, a_cq), b.create_qp(small, b_cq)},
+                  {a.create_qp(a_cq, a_cq), b.create_qp(b_cq, b_cq)}};
+  for (Case& c : cases) connect(a, c.from, b, c.to);
+  const Qp unused = b.create_qp(small, small);  // in RESET: nothing to end
+  for (uint64_t i = 0; i < 6; ++i) b.post_recv(cases[0].to, i, {});
+  b.post_recv(cases[1].to, 77, {});
+  for (uint64_t i = 0; i < 5; ++i) REQUIRE(a.post(cases[0].from, {.wr_id = i}) > 0);
+  rig.settle(300);
+  CHECK(b.query_state(cases[0].to) == 6);
+  CHECK(b.query_state(cases[1].to) == 6);
+  CHECK(b.query_state(cases[2].to) == 3);
+  CHECK(b.query_state(unused) == 0);
+  uint32_t cq_errors = 0, fatal = 0;
+  for (auto event = b.next_async(); event.event_type != 99; event = b.next_async()) {
+    cq_errors += event.event_type == 0 && event.element == small.user_handle ? 1 : 0;
+    fatal += event.event_type == 1 ? 1 : 0;
+  }
+  CHECK(cq_errors == 1);
+  CHECK(fatal == 2);
+  // What the other CQ can say is said; what fitted is there; what came later is not, although there is room now.
+  CHECK(expect_wc(rig, b, b_cq, 77, kFlushErr).qp_num == cases[1].to.qpn);
+  for (uint64_t i = 0; i < 3; ++i) expect_wc(rig, b, small, i);
+  b.post_recv(cases[0].to, 9, {});
+  rig.settle(50);
+  ib_uverbs_wc wc;
+  CHECK_FALSE(b.poll(small, wc));
+  CHECK(rig.device(1).counters().completions_lost >= 2);
+  b.post_recv(cases[2].to, 5, {});
+  REQUIRE(a.post(cases[2].from, {.wr_id = 5}) > 0);
+  expect_wc(rig, b, b_cq, 5);
+}
+
+TEST_CASE("Solicited completions wake once each time they become visible, held ones when they are shown", "[nic][cq]") {
+  // b's answers run out of slots: its receive completions are held, some at a time.
+  Rig rig(2, {.tx_slots = 32, .rx_slots = 32});
+  Client a(rig, 0), b(rig, 1);
+  const int channel = b.create_channel();
+  fcntl(channel, F_SETFL, O_NONBLOCK);
+  const Cq a_cq = a.create_cq(), b_cq = b.create_cq(256, channel);
+  const Qp qa = a.create_qp(a_cq, a_cq, {.send_wr = 100}), qb = b.create_qp(b_cq, b_cq, {.recv_wr = 100});
+  connect(a, qa, b, qb);
+  for (uint64_t i = 0; i < 90; ++i) b.post_recv(qb, i, {});
+  ib_uverbs_wc wc;
+  uint64_t shown = 0;
+  auto solicited = [](uint64_t id) { return id % 7 == 3; };
+  auto drain = [&] {
+    bool any = false;
+    for (; b.poll(b_cq, wc); ++shown) any |= solicited(wc.wr_id);
+    return any;
+  };
+  REQUIRE(b.arm(b_cq, true) > 0);
+  auto look = [&] {
+    const bool any = drain();
+    const bool told = read_event(channel) == b_cq.user_handle;
+    REQUIRE(told == any);
+    if (told) REQUIRE(b.arm(b_cq, true) > 0);
+  };
+  for (uint64_t i = 0; i < 90; ++i) {
+    REQUIRE(a.post(qa, {.wr_id = i, .flags = kSignaled | (solicited(i) ? kSolicited : 0)}) > 0);
+    for (int s = 0; s < 3; ++s) {
+      rig.device(0).try_progress(rig.now);
+      rig.move_only(0);
+      rig.device(1).try_progress(rig.now);
+      look();
+    }
+  }
+  CHECK(shown < 90);
+  for (int i = 0; i < 2000 && shown < 90; ++i) {
+    rig.step();
+    look();
+  }
+  CHECK(shown == 90);
+}

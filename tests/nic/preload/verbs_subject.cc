@@ -23,6 +23,7 @@ static_assert(offsetof(ibv_context, cmd_fd) == offsets::kContextCommandFd);
 static_assert(offsetof(ibv_cq, context) == 0 && offsetof(ibv_cq_ex, context) == 0 && offsetof(ibv_qp, context) == 0);
 static_assert(offsetof(ibv_cq_ex, start_poll) == offsets::kExtendedStartPoll);
 static_assert(offsetof(ibv_cq_ex, next_poll) == offsets::kExtendedNextPoll);
+static_assert(offsetof(ibv_cq_ex, end_poll) == offsets::kExtendedEndPoll);
 static_assert(offsetof(ibv_qp, state) == offsets::kQpState && IBV_QPS_ERR == offsets::kErrorState);
 
 namespace {
