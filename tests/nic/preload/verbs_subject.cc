@@ -120,7 +120,9 @@ void hooks(bool expected) {
     Verbs extended(true);
     require(in_libweft(extended.context->ops.poll_cq) == expected, "poll_cq of the second context");
     require(in_libweft(extended.cq_ex->start_poll) == expected, "start_poll");
-    require(in_libweft(extended.cq_ex->next_poll) == expected, "next_poll");
+    // Also without inline progress: rdma-core before 55 would step over a completion.
+    require(in_libweft(extended.cq_ex->next_poll), "next_poll");
+    require(in_libweft(extended.cq_ex->end_poll), "end_poll");
     ibv_poll_cq_attr none{};
     require(ibv_start_poll(extended.cq_ex, &none) == ENOENT, "start_poll of an empty queue");
     plain.close();
