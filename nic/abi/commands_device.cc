@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -93,6 +94,9 @@ void fill_device(const nic::Device& device, ib_uverbs_query_device_resp& out) {
   out.max_srq = limits.max_srq;
   out.max_srq_wr = limits.max_srq_wr;
   out.max_srq_sge = limits.max_sge;
+  out.max_mcast_grp = limits.max_multicast_groups;
+  out.max_mcast_qp_attach = limits.max_qps_of_group;
+  out.max_total_mcast_qp_attach = limits.max_multicast_groups * limits.max_qps_of_group;
   out.max_pkeys = 1;
   out.local_ca_ack_delay = kAckDelay;
   out.phys_port_cnt = 1;
@@ -148,7 +152,7 @@ long Context::query_port(const Command& c) {
   memset(&out, 0, sizeof out);
   out.port_cap_flags = kPortCmSupported;
   out.max_msg_sz = kMaxMessage;
-  out.gid_tbl_len = nic.gid_count;
+  out.gid_tbl_len = std::max<uint32_t>(nic.gid_table, nic.gid_first + nic.gid_count);
   out.pkey_tbl_len = 1;
   out.state = device_.dead() ? 1 : kPortActive;
   out.max_mtu = kMtu4096;

@@ -9,20 +9,22 @@
 namespace weft::nic {
 namespace {
 
+/// All zero where the table is empty or ends.
 GidBytes gid_at(const attach::Welcome& nic, uint32_t index) {
+  const uint32_t used = std::min<uint32_t>(nic.gid_count, sizeof nic.gids / sizeof nic.gids[0]);
   GidBytes gid{};
-  std::copy_n(nic.gids[index], gid.size(), gid.begin());
+  if (index >= nic.gid_first && index - nic.gid_first < used) {
+    std::copy_n(nic.gids[index - nic.gid_first], gid.size(), gid.begin());
+  }
   return gid;
 }
 
 }  // namespace
 
 int check_address(const attach::Welcome& nic, const AddressAttributes& attributes) {
-  const uint32_t gids = std::min<uint32_t>(nic.gid_count, sizeof nic.gids / sizeof nic.gids[0]);
   // RoCE has no LIDs: a global route is the only one. IBTA annex A17.
   if (attributes.is_global == 0) return EINVAL;
   if (attributes.port_num != 1) return EINVAL;
-  if (attributes.sgid_index >= gids) return EINVAL;
   const GidBytes source = gid_at(nic, attributes.sgid_index);
   if (source == GidBytes{} || attributes.dgid == GidBytes{}) return EINVAL;
   if (gid_is_ipv4(source) != gid_is_ipv4(attributes.dgid)) return EINVAL;

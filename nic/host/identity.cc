@@ -46,9 +46,9 @@ uint32_t ipv4_of(const Gid& gid) {
 
 }  // namespace
 
-AddressPlan::AddressPlan(uint32_t hosts, uint32_t nics)
-    : hosts_(hosts), nics_(nics), stride_(std::bit_floor(hosts) * 2) {
-  WEFT_ASSERT(hosts >= 1 && hosts <= kMaxHosts && nics >= 1 && nics <= 32);
+AddressPlan::AddressPlan(uint32_t hosts, uint32_t nics, uint32_t gid_holes)
+    : hosts_(hosts), nics_(nics), gid_holes_(gid_holes), stride_(std::bit_floor(hosts) * 2) {
+  WEFT_ASSERT(hosts >= 1 && hosts <= kMaxHosts && nics >= 1 && nics <= 32 && gid_holes <= kMaxGidHoles);
 }
 
 NicIdentity AddressPlan::nic(uint32_t host, uint32_t nic) const {
@@ -60,6 +60,7 @@ NicIdentity AddressPlan::nic(uint32_t host, uint32_t nic) const {
   id.ipv4 = kFabricNet + nic * stride_ + host + 1;
   id.guid = eui64_of(id.mac);
   id.gids = {link_local_gid(id.guid), v4_mapped_gid(id.ipv4)};
+  id.gid_holes = gid_holes_;
   return id;
 }
 

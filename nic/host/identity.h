@@ -7,7 +7,8 @@
 //   plan.find(gid)          the NIC that owns a GID, or nothing
 //
 // Host i, NIC k: IPv4 198.18.0.0 + k*S + i + 1 with S the power of two above the number of hosts; MAC 02:57:kk:hh:hh:hh;
-// node GUID the EUI-64 of the MAC; GID 0 link-local, GID 1 the v4-mapped IPv4. Plain values; safe from any thread.
+// node GUID the EUI-64 of the MAC. GID table: `gid_holes` empty entries (none unless asked for), link-local, v4-mapped IPv4,
+// then empty ones. Plain values; safe from any thread.
 #pragma once
 
 #include <array>
@@ -23,6 +24,8 @@ using Gid = std::array<uint8_t, 16>;
 inline constexpr uint32_t kFabricNet = 0xC6120000;  ///< 198.18.0.0, RFC 2544
 inline constexpr uint32_t kMaxHosts = 4094;
 inline constexpr uint32_t kGidCount = 2;
+inline constexpr uint32_t kGidTable = 16;      ///< entries of the table, most of them empty, as on every NIC
+inline constexpr uint32_t kMaxGidHoles = 64;
 inline constexpr uint64_t kDefaultRate = 100'000'000'000;
 
 struct NicIdentity {
@@ -32,16 +35,18 @@ struct NicIdentity {
   uint32_t ipv4 = 0;  ///< host order
   uint64_t guid = 0;  ///< host order
   std::array<Gid, kGidCount> gids{};
+  uint32_t gid_holes = 0;  ///< gids[i] has index gid_holes + i
   uint64_t rate_bps = kDefaultRate;
 
+  uint32_t gid_table() const { return gid_holes + kGidTable; }
   std::string device() const { return "rxe" + std::to_string(nic); }
   std::string netdev() const { return "weft" + std::to_string(nic); }
 };
 
 class AddressPlan {
  public:
-  /// hosts in 1..kMaxHosts, nics in 1..32.
-  AddressPlan(uint32_t hosts, uint32_t nics);
+  /// hosts in 1..kMaxHosts, nics in 1..32, gid_holes up to kMaxGidHoles.
+  AddressPlan(uint32_t hosts, uint32_t nics, uint32_t gid_holes = 0);
 
   uint32_t hosts() const { return hosts_; }
   uint32_t nics() const { return nics_; }
@@ -52,6 +57,7 @@ class AddressPlan {
  private:
   uint32_t hosts_;
   uint32_t nics_;
+  uint32_t gid_holes_;
   uint32_t stride_;  ///< S of the rule
 };
 

@@ -63,6 +63,16 @@ void write_device(TreeWriter& tree, const std::string& device_path, const std::s
   tree.directory(device_path + "/ports/1");
 }
 
+/// Reading the type or the interface of an empty entry is EINVAL on a kernel, which files cannot be. libibverbs takes an
+/// error for the first type and a missing interface for none.
+void write_gid(TreeWriter& tree, const std::string& port, const NicIdentity& nic, uint32_t i) {
+  const std::string index = std::to_string(i);
+  const bool used = i >= nic.gid_holes && i - nic.gid_holes < kGidCount;
+  tree.file(port + "/gids/" + index, text_of_gid(used ? nic.gids[i - nic.gid_holes] : Gid{}));
+  tree.file(port + "/gid_attrs/types/" + index, used ? "RoCE v2" : "IB/RoCE v1");
+  if (used) tree.file(port + "/gid_attrs/ndevs/" + index, nic.netdev());
+}
+
 void write_port(TreeWriter& tree, const std::string& port, const NicIdentity& nic) {
   tree.file(port + "/state", "4: ACTIVE");
   tree.file(port + "/phys_state", "5: LinkUp");
@@ -74,12 +84,7 @@ void write_port(TreeWriter& tree, const std::string& port, const NicIdentity& ni
   tree.file(port + "/cap_mask", "0x00010000");  // CM supported, as the kernel's rxe says
   tree.file(port + "/link_layer", "Ethernet");
   for (const char* folder : {"/gids", "/gid_attrs", "/gid_attrs/types", "/gid_attrs/ndevs", "/pkeys"}) tree.directory(port + folder);
-  for (uint32_t i = 0; i < kGidCount; ++i) {
-    const std::string index = std::to_string(i);
-    tree.file(port + "/gids/" + index, text_of_gid(nic.gids[i]));
-    tree.file(port + "/gid_attrs/types/" + index, "RoCE v2");
-    tree.file(port + "/gid_attrs/ndevs/" + index, nic.netdev());
-  }
+  for (uint32_t i = 0; i < nic.gid_table(); ++i) write_gid(tree, port, nic, i);
   tree.file(port + "/pkeys/0", "0xffff");
 }
 

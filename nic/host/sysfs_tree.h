@@ -5,7 +5,7 @@
 //   write_sysfs_tree("<run folder>/hosts/h0/sys", nics)
 //
 // makes <root>/class/infiniband_verbs/{abi_version,uverbsN/…} and <root>/class/infiniband/rxeN/… in the kernel's formats
-// (Linux, Documentation/ABI/stable/sysfs-class-infiniband). The GID table has exactly kGidCount files, as QUERY_PORT says.
+// (Linux, Documentation/ABI/stable/sysfs-class-infiniband). The GID table has as many files as QUERY_PORT says.
 // The directory of a device gets its files here and none later: libibverbs takes its mtime for the device's identity.
 //
 //   update_counters(root, nic, counters)   rewrites ports/1/counters in place

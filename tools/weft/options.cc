@@ -43,6 +43,9 @@ void add_fabric_options(CLI::App& app, ParsedLine& line) {
   app.add_flag("--force-icrc", line.fabric.force_icrc, "Compute and check the ICRC of every frame");
   app.add_flag("--strict-timers", line.fabric.strict_timers,
                "Count every timeout against the retry budget, also when a program merely was not scheduled");
+  app.add_option("--gid-holes", line.fabric.gid_holes, "Empty entries before the first GID of each NIC's table")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
 }
 
 void add_up(CLI::App& app, ParsedLine& line) {

@@ -26,6 +26,7 @@ struct FabricSettings {
   std::string drop = "0%";
   bool force_icrc = false;
   bool strict_timers = false;
+  uint32_t gid_holes = 0;  ///< empty entries before a NIC's first GID
 };
 
 struct ParsedLine {

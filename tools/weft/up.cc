@@ -26,7 +26,8 @@ constexpr const char* kReady = "ok\n";
 std::vector<std::string> daemon_arguments(const RunFolder& folder, const FabricSettings& settings, int ready_fd) {
   std::vector<std::string> arguments = {"weft", "daemon", "--name", folder.name, "--hosts", std::to_string(settings.hosts),
                                         "--nics", std::to_string(settings.nics), "--seed", std::to_string(settings.seed),
-                                        "--drop", settings.drop, "--ready-fd", std::to_string(ready_fd)};
+                                        "--drop", settings.drop, "--gid-holes", std::to_string(settings.gid_holes),
+                                        "--ready-fd", std::to_string(ready_fd)};
   if (settings.force_icrc) arguments.push_back("--force-icrc");
   if (settings.strict_timers) arguments.push_back("--strict-timers");
   return arguments;

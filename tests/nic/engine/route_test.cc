@@ -28,6 +28,20 @@ TEST_CASE("Addresses are checked against the NIC's GID table", "[nic][route]") {
   CHECK(check_address(nic, a) == EINVAL);
 }
 
+TEST_CASE("In a sparse table only the entries in use are addresses", "[nic][route]") {
+  test::Rig rig(2);
+  attach::Welcome nic = rig.node(0).welcome;
+  nic.gid_first = 5;
+  AddressAttributes a;
+  a.dgid = gid_of_ipv4(rig.node(1).welcome.ipv4);
+  a.is_global = 1;
+  a.port_num = 1;
+  for (uint32_t index = 0; index < 256; ++index) {
+    a.sgid_index = static_cast<uint8_t>(index);
+    CHECK(check_address(nic, a) == (index == 6 ? 0 : EINVAL));
+  }
+}
+
 TEST_CASE("The priority: DSCP by its class, or the SL", "[nic][route]") {
   CHECK(priority_of(0, 0) == 0);
   CHECK(priority_of(0, 7) == 7);

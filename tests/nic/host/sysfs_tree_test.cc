@@ -36,6 +36,23 @@ std::string read_once(const std::string& path, size_t buffer_size = 4096) {
 
 }  // namespace
 
+TEST_CASE("A sparse GID table begins with holes") {
+  Folder folder;
+  const AddressPlan plan(2, 1, 3);
+  const std::vector<NicIdentity> nics = {plan.nic(1, 0)};
+  const std::string root = folder.path + "/sys";
+  REQUIRE(write_sysfs_tree(root, "h1", nics) == "");
+  const std::string port = root + "/class/infiniband/rxe0/ports/1";
+  for (const char* hole : {"0", "1", "2", "5", "18"}) {
+    CHECK(read_once(port + "/gids/" + hole, 41) == "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    CHECK(read_once(port + "/gid_attrs/ndevs/" + hole) == "missing");
+  }
+  CHECK(read_once(port + "/gids/3", 41) == "fe80:0000:0000:0000:0057:00ff:fe00:0001\n");
+  CHECK(read_once(port + "/gids/4", 41) == "0000:0000:0000:0000:0000:ffff:c612:0002\n");
+  CHECK(read_once(port + "/gid_attrs/ndevs/4", 16) == "weft0\n");
+  CHECK(read_once(port + "/gids/19") == "missing");
+}
+
 TEST_CASE("The tree has what libibverbs reads, in the kernel's formats") {
   Folder folder;
   const AddressPlan plan(2, 2);
@@ -64,7 +81,11 @@ TEST_CASE("The tree has what libibverbs reads, in the kernel's formats") {
   CHECK(read_once(port + "/gid_attrs/ndevs/0", 16) == "weft0\n");
   CHECK(read_once(root + "/class/infiniband/rxe1/ports/1/gid_attrs/ndevs/0", 16) == "weft1\n");
   CHECK(read_once(port + "/pkeys/0", 8) == "0xffff\n");
-  CHECK(read_once(port + "/gids/2") == "missing");
+  CHECK(read_once(port + "/gids/2", 41) == "0000:0000:0000:0000:0000:0000:0000:0000\n");
+  CHECK(read_once(port + "/gid_attrs/types/2", 11) == "IB/RoCE v1\n");
+  CHECK(read_once(port + "/gid_attrs/ndevs/2") == "missing");
+  CHECK(read_once(port + "/gids/15") != "missing");
+  CHECK(read_once(port + "/gids/16") == "missing");
   CHECK(read_once(port + "/pkeys/1") == "missing");
 }
 

@@ -13,7 +13,7 @@ import threading
 
 MESSAGE = 256
 HELLO, WELCOME, REFUSED, RESOLVE, RESOLVED, QP_STATE, EVENT, BYE = 1, 2, 3, 4, 5, 7, 9, 10
-VERSION = 1
+VERSION = 2
 PAGE = os.sysconf('SC_PAGESIZE')
 
 
