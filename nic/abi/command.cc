@@ -76,6 +76,10 @@ constexpr Shape plain_shape(uint32_t number) {
       return shape<ib_uverbs_query_srq, ib_uverbs_query_srq_resp>();
     case IB_USER_VERBS_CMD_DESTROY_SRQ:
       return shape<ib_uverbs_destroy_srq, ib_uverbs_destroy_srq_resp>();
+    case IB_USER_VERBS_CMD_ATTACH_MCAST:
+      return shape<ib_uverbs_attach_mcast>();
+    case IB_USER_VERBS_CMD_DETACH_MCAST:
+      return shape<ib_uverbs_detach_mcast>();
     case IB_USER_VERBS_CMD_POST_SEND:
       return shape<ib_uverbs_post_send, ib_uverbs_post_send_resp>();
     default:

@@ -270,6 +270,7 @@ long Context::destroy_qp(const Command& c, Instant now) {
     nic::CommandSection section(device_, now);
     RxeQp* qp = find_qp(in.qp_handle);
     if (qp == nullptr) return -EINVAL;
+    if (qp->engine->groups != 0) return -EBUSY;
     qpn = qp->engine->qpn;
     type = static_cast<uint32_t>(qp->engine->type);
     remove_qp(in.qp_handle, *qp, left, now);

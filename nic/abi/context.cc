@@ -98,6 +98,10 @@ long Context::dispatch(const Command& c, Instant now) {
       return query_qp(c, now);
     case IB_USER_VERBS_CMD_MODIFY_QP:
       return modify_qp(c, now);
+    case IB_USER_VERBS_CMD_ATTACH_MCAST:
+      return attach_multicast(c, now);
+    case IB_USER_VERBS_CMD_DETACH_MCAST:
+      return detach_multicast(c, now);
     case IB_USER_VERBS_CMD_DESTROY_QP:
       return destroy_qp(c, now);
     case IB_USER_VERBS_CMD_CREATE_SRQ:
@@ -138,6 +142,7 @@ void Context::close(Instant now) {
 void Context::destroy_objects(Instant now) {
   handles_.for_each(HandleKind::kQp, [&](uint32_t handle, uint32_t index) {
     Leftovers left;
+    leave_groups(*qps_.at(index)->engine, now);
     {
       nic::CommandSection section(device_, now);
       remove_qp(handle, *qps_.at(index), left, now);

@@ -144,6 +144,12 @@ class Context {
   void remove_srq(uint32_t handle, RxeSrq& srq, Leftovers& left);
   RxeSrq* find_srq(uint32_t handle);
 
+  // commands_multicast.cc
+  long attach_multicast(const Command& c, Instant now);
+  long detach_multicast(const Command& c, Instant now);
+  nic::QueuePair* find_multicast_qp(uint32_t handle, const GidBytes& group);
+  void leave_groups(nic::QueuePair& qp, Instant now);
+
   RxeCq* find_cq(uint32_t handle);
   RxeQp* find_qp(uint32_t handle);
   bool find_pd(uint32_t handle, uint32_t& pd);
@@ -151,6 +157,7 @@ class Context {
   nic::Device& device_;
   const int memfd_;
   std::atomic<bool> has_context_{false};
+  nic::FutexLock multicast_lock_;  ///< around a membership and the daemon's answer to it
   HandleTable handles_;
   nic::EventChannel async_channel_;
   nic::EventTarget async_;

@@ -41,6 +41,8 @@ DeviceLimits limits_of(const attach::Welcome& welcome) {
   limits.max_ah = std::min(or_default(welcome.max_ah, limits.max_ah), 1u << 16);
   limits.max_srq = std::min(or_default(welcome.max_srq, limits.max_srq), 1u << 16);
   limits.max_rd_atomic = std::min(or_default(welcome.max_qp_rd_atom, limits.max_rd_atomic), RcResponder::kMaxResources);
+  limits.max_multicast_groups = std::min(or_default(welcome.max_mcast_grp, limits.max_multicast_groups), 1u << 16);
+  limits.max_qps_of_group = std::min(or_default(welcome.max_mcast_qp_attach, kMaxQpsOfGroup), kMaxQpsOfGroup);
   return limits;
 }
 
@@ -58,7 +60,7 @@ bool Device::open_pools() {
   qp_of_qpn_ = static_cast<uint16_t*>(map_memory(round_up(qpns * sizeof(uint16_t), 4096)));
   return qp_of_qpn_ != nullptr && timers_.open(limits_.max_qp) && qps_.open(limits_.max_qp) &&
          cqs_.open(limits_.max_cq) && srqs_.open(limits_.max_srq) && pds_.open(limits_.max_pd) && ahs_.open(limits_.max_ah) &&
-         regions_.open(limits_.max_mr);
+         regions_.open(limits_.max_mr) && multicast_.open(limits_.max_multicast_groups, limits_.max_qps_of_group);
 }
 
 // --- passes --------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@
 #include "nic/engine/deadline_heap.h"
 #include "nic/engine/lock.h"
 #include "nic/engine/mr_table.h"
+#include "nic/engine/multicast.h"
 #include "nic/engine/platform.h"
 #include "nic/engine/queue_pair.h"
 #include "protocols/attach/messages.h"
@@ -53,6 +54,8 @@ struct DeviceLimits {
   uint32_t max_srq = 4096;
   uint32_t max_srq_wr = 32767;
   uint32_t max_rd_atomic = 128;
+  uint32_t max_multicast_groups = 8192;
+  uint32_t max_qps_of_group = kMaxQpsOfGroup;
   uint32_t max_sge = kMaxSges;
   uint32_t max_inline = 512;
 };
@@ -153,6 +156,12 @@ class Device {
   static bool draining(QueuePair& qp);
   void destroy_qp(QueuePair& qp, Instant now);
 
+  // multicast.cc
+  int join_group(QueuePair& qp, const GidBytes& gid, bool& fresh);
+  bool leave_group(QueuePair& qp, const GidBytes& gid);
+  /// Some group the QP is in; false: none.
+  bool group_of(const QueuePair& qp, GidBytes& out) const;
+
   const EngineCounters& counters() const { return counters_; }
 
  private:
@@ -207,6 +216,7 @@ class Device {
   void handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now);
   void handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now);
   void handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
+  void handle_multicast(const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
   void note_established(QueuePair& qp);
   Outcome perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original);
   Outcome place_send(QueuePair& qp, const Demand& demand, const uint8_t* payload);
@@ -289,6 +299,7 @@ class Device {
   Pool<ProtectionDomain> pds_;
   Pool<AddressHandle> ahs_;
   MrTable regions_;
+  MulticastTable multicast_;
   EngineCounters counters_;
 };
 

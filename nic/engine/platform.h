@@ -26,6 +26,8 @@ class Platform {
  public:
   /// Asks the daemon who owns a GID; blocks (bounded: 3 s). 0, or an errno: ETIMEDOUT when nobody does.
   virtual int resolve(uint32_t nic, const Gid& gid, ResolvedPeer& out) = 0;
+  /// Tells the daemon that a QP joins or leaves a multicast group; blocks as resolve() does. 0 or errno.
+  virtual int multicast(uint32_t nic, uint32_t qpn, const Gid& gid, bool join) = 0;
   /// A page-aligned piece of the command fd's memfd, mapped shared in this process. 0 or errno.
   virtual int map_ring(int command_fd, uint64_t bytes, RingMemory& out) = 0;
   virtual void unmap_ring(const RingMemory& ring) = 0;

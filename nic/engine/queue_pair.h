@@ -79,6 +79,7 @@ struct QueuePair {
   uint32_t mtu_bytes = 0;
   uint64_t user_handle = 0;
   uint32_t async_queued = 0;
+  uint32_t groups = 0;  ///< multicast groups it is attached to
   EventTarget* async = nullptr;
 
   SendQueue* send_queue = nullptr;

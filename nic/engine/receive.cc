@@ -5,6 +5,7 @@
 
 #include "nic/engine/copy.h"
 #include "nic/engine/device.h"
+#include "protocols/base/packet.h"
 #include "protocols/wire/opcode.h"
 
 namespace weft::nic {
@@ -56,7 +57,11 @@ void Device::handle_frame(const attach::ReceivedFrame& raw, Instant now) {
   }
   QueuePair* qp = destination(frame.transport.dest_qpn);
   if (qp == nullptr) {
-    ++counters_.no_such_qpn;
+    if (frame.transport.dest_qpn == kMulticastQpn) {
+      handle_multicast(frame, raw, now);
+    } else {
+      ++counters_.no_such_qpn;
+    }
     return;
   }
   if (!may_receive(qp->now_state())) {

@@ -21,6 +21,7 @@ using attach::MessageType;
 constexpr uint32_t kQpnMask = 0xFFFFFF;
 constexpr uint32_t kQpStateDestroyed = 7;
 constexpr uint32_t kLastQpState = 7;
+constexpr uint32_t kMaxMemberships = 1u << 18;  // a process has 4096 QPs; a hostile one has a bound
 
 template <typename T>
 T message_as(const std::array<uint8_t, attach::kMessageBytes>& bytes) {
@@ -112,7 +113,7 @@ bool AttachServer::give_seat(Channel& channel, const attach::Hello& hello, uint3
   const std::optional<uint32_t> range = (*listener)->ranges.take(now);
   if (!range) {
     return refuse(channel, EAGAIN,
-                  "all 1023 QPN ranges of " + (*listener)->name + " are in use: so many programs are attached", now);
+                  "all 1022 QPN ranges of " + (*listener)->name + " are in use: so many programs are attached", now);
   }
   Seat seat;
   seat.id = take_seat_id();
@@ -192,6 +193,8 @@ attach::Welcome AttachServer::welcome_of(const Seat& seat, uint32_t nic, uint32_
   std::copy(id.mac.begin(), id.mac.end(), w.mac);
   w.active_mtu = settings_.active_mtu;
   w.gid_count = kGidCount;
+  w.gid_first = static_cast<uint16_t>(id.gid_holes);
+  w.gid_table = static_cast<uint16_t>(id.gid_table());
   w.ipv4 = id.ipv4;
   w.node_guid = id.guid;
   for (uint32_t i = 0; i < kGidCount; ++i) std::copy(id.gids[i].begin(), id.gids[i].end(), w.gids[i]);
@@ -207,6 +210,8 @@ attach::Welcome AttachServer::welcome_of(const Seat& seat, uint32_t nic, uint32_
   w.max_ah = 1024;
   w.max_srq = 1024;
   w.max_qp_rd_atom = 128;
+  w.max_mcast_grp = 8192;  // soft-RoCE's figures
+  w.max_mcast_qp_attach = 56;
   const std::string device = id.device();
   std::copy_n(device.data(), std::min(device.size(), sizeof w.device - 1), w.device);
   return w;
@@ -228,15 +233,40 @@ bool AttachServer::on_resolve(Channel& channel, const attach::Resolve& resolve, 
 }
 
 bool AttachServer::on_multicast(Channel& channel, const attach::Multicast& multicast, Instant now) {
-  const Seat& seat = seats_.at(channel.seat);
+  Seat& seat = seats_.at(channel.seat);
   if (multicast.nic >= seat.nics || multicast.join > 1 || ((multicast.qpn & kQpnMask) >> kQpnRangeLog2) != seat.range) {
     return drop(channel, "sent a malformed MCAST message", now);
   }
   attach::Resolved resolved{};
   resolved.head = {MessageType::kResolved, multicast.head.tag};
-  // The switch does not replicate yet; saying so beats a group that stays silent.
-  resolved.error = multicast_mac(gid_of(multicast.gid)) ? EOPNOTSUPP : EINVAL;
+  const Gid group = gid_of(multicast.gid);
+  resolved.error = multicast.join != 0 ? join_group(seat, multicast.nic, group, multicast.qpn)
+                                       : leave_group(seat, multicast.nic, group, multicast.qpn);
   return answer(channel, &resolved, now);
+}
+
+/// The port joins with its first QP in the group and leaves with the last; QPs are the process's own business.
+int AttachServer::join_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn) {
+  if (!multicast_mac(group)) return EINVAL;
+  if (seat.memberships >= kMaxMemberships) return ENOMEM;
+  const auto [it, is_new] = seat.groups.try_emplace({nic, group});
+  if (is_new) {
+    if (const int error = sink_.set_member(seat.id, nic, group, true); error != 0) {
+      seat.groups.erase(it);
+      return error;
+    }
+  }
+  if (it->second.insert(qpn).second) ++seat.memberships;
+  return 0;
+}
+
+int AttachServer::leave_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn) {
+  const auto it = seat.groups.find({nic, group});
+  if (it == seat.groups.end() || it->second.erase(qpn) == 0) return EINVAL;
+  --seat.memberships;
+  if (!it->second.empty()) return 0;
+  seat.groups.erase(it);
+  return sink_.set_member(seat.id, nic, group, false);
 }
 
 bool AttachServer::on_qp_state(Channel& channel, const attach::QpState& qp, Instant now) {

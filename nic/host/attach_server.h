@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -52,6 +53,8 @@ class PortSink {
   virtual ~PortSink() = default;
   virtual int attach(const SeatPort& port) = 0;  ///< 0 or errno
   virtual void detach(SeatId seat, uint32_t nic, bool died) = 0;
+  /// The port joins or leaves a multicast group; 0 or errno.
+  virtual int set_member(SeatId seat, uint32_t nic, const Gid& group, bool join) = 0;
   virtual int status_memfd() const = 0;
 };
 
@@ -75,6 +78,9 @@ struct Seat {
   uint64_t run_id = 0;
   std::string program;
   std::map<uint32_t, QpRecord> qps;  ///< by QPN; bounded by the range
+  /// Its QPs in multicast groups, by NIC and group; kMaxMemberships in all.
+  std::map<std::pair<uint32_t, Gid>, std::set<uint32_t>> groups;
+  uint32_t memberships = 0;
   std::vector<uint64_t> counters;    ///< as the process last told them, by registry index; at most 30
 };
 
@@ -159,6 +165,8 @@ class AttachServer {
   attach::Welcome welcome_of(const Seat& seat, uint32_t nic, uint32_t tag) const;
   bool on_resolve(Channel& channel, const attach::Resolve& resolve, Instant now);
   bool on_multicast(Channel& channel, const attach::Multicast& multicast, Instant now);
+  int join_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
+  int leave_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
   bool on_qp_state(Channel& channel, const attach::QpState& qp, Instant now);
   bool on_counters(Channel& channel, const attach::Counters& counters, Instant now);
 

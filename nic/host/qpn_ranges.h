@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// QPN ranges of one host: 1023 of 2^14 numbers each, handed out round robin; range 0 is the host's own (QP 0, QP 1).
+// QPN ranges of one host: 1022 of 2^14 numbers each, handed out round robin; range 0 is the host's own (QP 0, QP 1), and
+// the last one holds the QPN of multicast packets.
 //
 //   take(now)       the next free range whose quarantine is over; when every free one rests, the one that rested longest
 //   give_back(r, now)  its program ended
@@ -18,7 +19,7 @@
 namespace weft::host {
 
 inline constexpr uint32_t kQpnRangeLog2 = 14;
-inline constexpr uint32_t kQpnRanges = 1u << (24 - kQpnRangeLog2);
+inline constexpr uint32_t kQpnRanges = (1u << (24 - kQpnRangeLog2)) - 1;  ///< 0 to the last that is given
 inline constexpr Duration kQuarantine = seconds(60);
 
 class QpnRanges {

@@ -169,16 +169,12 @@ int Guest::send(const void* message, bool wait) {
   return sent == static_cast<long>(attach::kMessageBytes) ? 0 : EIO;
 }
 
-int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
-  nic::LockGuard guard(resolve_lock_);
-  attach::Resolve question{};
-  question.head.type = attach::MessageType::kResolve;
-  question.head.tag = next_tag_++;
-  question.nic = nic;
-  memcpy(question.gid, gid, sizeof question.gid);
+// Sends a question and waits for its answer, which is in answer_ then; with ask_lock_. 0, or an errno of the asking.
+int Guest::ask(attach::MessageHead& head) {
+  head.tag = next_tag_++;
   answered_.store(0);
-  awaited_tag_.store(question.head.tag);
-  int error = daemon_gone() ? EIO : send(&question, true);
+  awaited_tag_.store(head.tag);
+  int error = daemon_gone() ? EIO : send(&head, true);
   const Instant deadline = read_clock() + nanoseconds(kResolveLimitNs);
   bool last_wait = false;
   while (error == 0 && answered_.load(std::memory_order_acquire) == 0) {
@@ -198,9 +194,30 @@ int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
   awaited_tag_.store(0);
   if (error != 0) return error;
   if (answer_.error != 0) return answer_.error > 0 && answer_.error < 4096 ? answer_.error : EIO;
+  return 0;
+}
+
+int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
+  nic::LockGuard guard(ask_lock_);
+  attach::Resolve question{};
+  question.head.type = attach::MessageType::kResolve;
+  question.nic = nic;
+  memcpy(question.gid, gid, sizeof question.gid);
+  if (const int error = ask(question.head); error != 0) return error;
   memcpy(out.mac, answer_.mac, sizeof out.mac);
   out.outside = answer_.outside != 0;
   return 0;
+}
+
+int Guest::multicast(uint32_t nic, uint32_t qpn, const nic::Gid& gid, bool join) {
+  nic::LockGuard guard(ask_lock_);
+  attach::Multicast question{};
+  question.head.type = attach::MessageType::kMulticast;
+  question.nic = nic;
+  question.qpn = qpn;
+  question.join = join ? 1 : 0;
+  memcpy(question.gid, gid, sizeof question.gid);
+  return ask(question.head);
 }
 
 int Guest::map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) {

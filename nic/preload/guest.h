@@ -41,6 +41,7 @@ class Guest final : public nic::Platform {
   void forget_context(const OpenDevice& file);
 
   int resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) override;
+  int multicast(uint32_t nic, uint32_t qpn, const nic::Gid& gid, bool join) override;
   int map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) override;
   void unmap_ring(const nic::RingMemory& ring) override;
   void object_seen(char kind, uint64_t user_handle) override;
@@ -58,6 +59,7 @@ class Guest final : public nic::Platform {
   void drop_descriptors();
   bool start_thread();
   int send(const void* message, bool wait);
+  int ask(attach::MessageHead& head);
 
   // background.cc
   void pass();
@@ -77,7 +79,7 @@ class Guest final : public nic::Platform {
   std::atomic<bool> daemon_gone_{false};
 
   // One question at a time on the channel; the background thread takes the answer.
-  nic::FutexLock resolve_lock_;
+  nic::FutexLock ask_lock_;
   uint32_t next_tag_ = 1;
   std::atomic<uint32_t> awaited_tag_{0};
   std::atomic<uint32_t> answered_{0};

@@ -43,7 +43,7 @@ class FramePort {
 };
 
 /// The bytes behind packets, where there are bytes.
-class FrameBytes {
+class FrameBytes : public PacketCopies {
  public:
   virtual std::span<const uint8_t> headers(PacketRef packet) const = 0;
   virtual std::span<const uint8_t> payload(PacketRef packet) const = 0;

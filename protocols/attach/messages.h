@@ -23,7 +23,7 @@
 
 namespace weft::attach {
 
-inline constexpr uint32_t kAttachVersion = 1;
+inline constexpr uint32_t kAttachVersion = 2;
 inline constexpr uint32_t kMessageBytes = 256;
 inline constexpr uint32_t kMaxNicsPerHost = 32;
 
@@ -73,7 +73,7 @@ struct Welcome {
   uint32_t port_bytes;    ///< size of the port memfd; must equal port_layout(…).total
   uint8_t mac[6];
   uint8_t active_mtu;     ///< ibv_mtu: 1..5
-  uint8_t gid_count;      ///< entries in use, from 0
+  uint8_t gid_count;      ///< entries in use, from gid_first on
   uint32_t ipv4;          ///< host order
   uint64_t node_guid;     ///< host order
   uint8_t gids[4][16];
@@ -89,7 +89,11 @@ struct Welcome {
   uint32_t max_srq;
   uint32_t max_qp_rd_atom;
   char device[16];        ///< "rxe0"
-  uint8_t unused[56];
+  uint16_t gid_first;     ///< index of gids[0]; what is before it is empty
+  uint16_t gid_table;     ///< entries of the GID table, used or not
+  uint32_t max_mcast_grp;
+  uint32_t max_mcast_qp_attach;  ///< QPs of one group
+  uint8_t unused[44];
 };
 inline constexpr uint32_t kWelcomeStrictTimers = 1;  ///< `timers: strict`: every timeout is charged
 

@@ -27,6 +27,7 @@ enum class DropReason : uint8_t {
   kNoRoute,
   kLinkDrop,       ///< the link's seeded drop stage
   kBufferFull,
+  kNoMember,       ///< to a multicast group that nobody has joined
   // At the receiving NIC.
   kBadIcrc,
   kNoSuchQpn,
@@ -40,7 +41,7 @@ constexpr const char* drop_reason_name(DropReason reason) {
   constexpr const char* kNames[] = {
       "none", "truncated", "not_ip", "bad_ip_header", "bad_ip_checksum", "fragment",
       "not_udp", "not_roce", "bad_length", "bad_version", "unknown_opcode", "bad_pad",
-      "foreign_source", "no_route", "link_drop", "buffer_full", "bad_icrc", "no_such_qpn",
+      "foreign_source", "no_route", "link_drop", "buffer_full", "no_member", "bad_icrc", "no_such_qpn",
       "receiver_stalled", "receiver_gone"};
   static_assert(sizeof kNames / sizeof kNames[0] == kDropReasons);
   return reason < DropReason::kCount ? kNames[static_cast<uint8_t>(reason)] : "?";

@@ -25,6 +25,10 @@ inline constexpr PacketRef kNoPacket = UINT32_MAX;
 
 inline constexpr uint32_t kPriorityCount = 8;
 inline constexpr uint32_t kNoEndpoint = UINT32_MAX;
+/// A destination that is a group of endpoints: this bit and the group's number. IBTA Vol 1, 10.5.
+inline constexpr uint32_t kGroupDestination = 1u << 31;
+inline constexpr uint32_t kMulticastQpn = 0xFFFFFF;  ///< destination QPN of every multicast packet
+constexpr bool is_group(uint32_t destination) { return destination >= kGroupDestination && destination != kNoEndpoint; }
 
 /// What is decided about a frame once, at ingress. Integers in host order; addresses are dense indices where the
 /// fabric knows them, so that no hop looks anything up.
@@ -99,6 +103,16 @@ class PacketArena {
   uint32_t untouched_ = 0;  ///< packets from here on were never used: a small fabric touches little memory
   uint32_t live_ = 0;
   PacketRef free_ = kNoPacket;
+};
+
+/// Makes further references to a frame, for those who replicate. The bytes, where there are any, are shared or copied.
+class PacketCopies {
+ public:
+  /// kNoPacket: no memory; the packet itself is as before.
+  virtual PacketRef clone(PacketRef packet) = 0;
+
+ protected:
+  ~PacketCopies() = default;
 };
 
 struct PacketList {

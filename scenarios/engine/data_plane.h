@@ -91,6 +91,9 @@ class DataPlane {
   /// What it had published is still sent. died: its peers are told (NoticeReason::kPeerDied). Unknown seats are ignored,
   /// so a port that was shut as hostile may be detached once more.
   virtual void detach_port(SeatId seat, uint32_t nic, bool died) = 0;
+  /// The port gets the frames of that multicast group from now on, or no more. 0, EINVAL (no group address, or leaving one
+  /// it is not in), ENOMEM (too many groups), ENOENT (no such port). A port that is detached leaves its groups.
+  virtual int set_member(SeatId seat, uint32_t nic, const std::array<uint8_t, 16>& group, bool join) = 0;
   virtual std::vector<MetricSample> metrics() = 0;
   /// Frames crossing the links of `place` go to the sink, called on the control thread from pump(). A host's name: all its
   /// links, both ways. "h0->s0" or "s0->h0" (NIC k > 0: "h0/k->s0"): that direction. The switch's name: every link.

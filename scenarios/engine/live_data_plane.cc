@@ -57,6 +57,12 @@ class LiveDataPlane final : public DataPlane {
     driver_->call([&](Instant now) { driver_->detach(now, seat, nic, died); });
   }
 
+  int set_member(SeatId seat, uint32_t nic, const std::array<uint8_t, 16>& group, bool join) override {
+    int result = 0;
+    driver_->call([&](Instant) { result = driver_->set_member(seat, nic, group, join); });
+    return result;
+  }
+
   std::vector<MetricSample> metrics() override {
     std::vector<MetricSample> samples;
     driver_->call([&](Instant) {

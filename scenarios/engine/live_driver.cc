@@ -127,6 +127,11 @@ void LiveDriver::detach(Instant now, SeatId id, uint32_t nic, bool died) {
   flush(now);
 }
 
+int LiveDriver::set_member(SeatId id, uint32_t nic, const GidBytes& group, bool join) {
+  LiveSeat* const seat = fabric_.find(id, nic);
+  return seat != nullptr ? fabric_.set_member(*seat, group, join) : ENOENT;
+}
+
 uint64_t LiveDriver::cpu_ns() const { return static_cast<uint64_t>(clock_ns(CLOCK_THREAD_CPUTIME_ID)); }
 
 // --- the thread -----------------------------------------------------------------------------------------------------

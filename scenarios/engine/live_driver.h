@@ -57,6 +57,7 @@ class LiveDriver {
   // Within call() only.
   int attach(const PortSetup& setup);
   void detach(Instant now, SeatId seat, uint32_t nic, bool died);
+  int set_member(SeatId seat, uint32_t nic, const GidBytes& group, bool join);
   const DriverCounters& counters() const { return counters_; }
   uint64_t kicks() const { return kicks_.sent(); }
   uint64_t cpu_ns() const;  ///< what the data-plane thread has used

@@ -41,6 +41,7 @@ NoticeReason notice_reason(DropReason reason) {
     case DropReason::kBufferFull: return NoticeReason::kBufferDrop;
     case DropReason::kNoSuchQpn:
     case DropReason::kReceiverGone: return NoticeReason::kNoSuchQpn;
+    case DropReason::kNoMember: return NoticeReason::kNone;  // nobody was meant to get it
     case DropReason::kReceiverStalled: return NoticeReason::kNone;  // the requester goes on trying (nic_rules 6)
     default: return NoticeReason::kBadFrame;
   }
@@ -87,6 +88,7 @@ bool LiveFabric::open(std::string& error) {
   settings.ports = settings.endpoints = count;
   settings.cell_bytes = 256;  // what a small frame costs in the arena and beside it
   switch_ = std::make_unique<fabric::SwitchCore>(settings, store_.arena());
+  switch_->set_copies(store_);
   endpoints_.reserve(count);
   for (HostIndex host = 0; host < plan_.hosts.size(); ++host) {
     for (uint32_t n = 0; n < plan_.hosts[host].nics.size(); ++n) {
@@ -161,10 +163,35 @@ void LiveFabric::start_draining(Instant now, LiveSeat& seat) {
   seat.state = SeatState::kDraining;
   seat.port.close();
   Endpoint& e = endpoints_[seat.endpoint];
+  leave_groups(seat);
   e.nic->detach(now, seat.nic_seat);
   seat.on_nic = false;
   finish_nic(now, seat.endpoint);
   drain(now);
+}
+
+int LiveFabric::set_member(LiveSeat& seat, const GidBytes& group, bool join) {
+  const auto member = std::find(seat.groups.begin(), seat.groups.end(), group);
+  nic::HostNic& nic = *endpoints_[seat.endpoint].nic;
+  const auto port = static_cast<fabric::SwitchPort>(seat.endpoint);
+  if (join) {
+    if (member != seat.groups.end()) return 0;
+    const uint32_t destination = map_.enter_group(group);
+    if (destination == kNoEndpoint) return gid_is_multicast(group) ? ENOMEM : EINVAL;
+    seat.groups.push_back(group);
+    if (nic.join(destination, seat.nic_seat)) switch_->join(destination & ~kGroupDestination, port);
+    return 0;
+  }
+  if (member == seat.groups.end()) return EINVAL;
+  const uint32_t destination = map_.find(group);
+  if (nic.leave(destination, seat.nic_seat)) switch_->leave(destination & ~kGroupDestination, port);
+  map_.leave_group(group);
+  seat.groups.erase(member);
+  return 0;
+}
+
+void LiveFabric::leave_groups(LiveSeat& seat) {
+  while (!seat.groups.empty()) (void)set_member(seat, GidBytes(seat.groups.back()), false);
 }
 
 void LiveFabric::announce_death(const LiveSeat& dead) {

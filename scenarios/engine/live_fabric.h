@@ -57,6 +57,8 @@ class LiveFabric final : public nic::NicDrops {
   /// Tells everybody: what they sent to its QPNs and is not answered will not be.
   void announce_death(const LiveSeat& seat);
   LiveSeat* find(SeatId seat, uint32_t nic);
+  /// A process joins or leaves a multicast group. 0, or EINVAL (not multicast, not a member), ENOMEM (too many groups).
+  int set_member(LiveSeat& seat, const GidBytes& group, bool join);
   bool drained(LiveSeat& seat) const;
   void destroy(LiveSeat& seat);
 
@@ -99,6 +101,7 @@ class LiveFabric final : public nic::NicDrops {
   void drain(Instant now);
   void notify(PacketRef packet, DropReason reason, uint32_t endpoint);
   void schedule_stall(Endpoint& endpoint);
+  void leave_groups(LiveSeat& seat);
 
   const FabricPlan plan_;
   dpdk::FrameStore store_;

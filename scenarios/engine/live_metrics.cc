@@ -39,6 +39,7 @@ void nic_samples(Samples& out, const Labels& nic, const nic::NicCounters& c) {
     out.add("nic_drops", with(nic, "reason", drop_reason_name(static_cast<DropReason>(r))), c.drops[r], false);
   }
   out.add("nic_receiver_stalls", nic, c.stalls, false);
+  out.add("nic_rx_multicast", nic, c.rx_multicast, false);
 }
 
 void port_samples(Samples& out, const Labels& port, const fabric::SwitchCore& core, fabric::SwitchPort index) {
@@ -56,6 +57,8 @@ void port_samples(Samples& out, const Labels& port, const fabric::SwitchCore& co
     out.add("switch_queue_max_bytes", labels, queue.max_bytes, always);
     out.add("switch_paused", labels, queue.pauses, false);
   }
+  out.add("switch_multicast_in", port, core.multicast_in(index), false);
+  out.add("switch_multicast_out", port, core.multicast_out(index), false);
   for (uint32_t r = 1; r < kDropReasons; ++r) {
     const DropReason reason = static_cast<DropReason>(r);
     out.add("switch_drops", with(port, "reason", drop_reason_name(reason)), core.drops(index, reason), false);
@@ -88,6 +91,7 @@ std::vector<MetricSample> LiveFabric::metrics() const {
   }
   out.add("packets_live", {}, store_.arena().live());
   out.add("packets_parked", {}, store_.parked());
+  out.add("packets_cloned", {}, store_.cloned());
   out.add("park_failures", {}, store_.park_failures());
   out.add("packet_memory_in_use", {}, store_.memory().in_use());
   out.add("capture_lost_frames", {}, tap_.lost());

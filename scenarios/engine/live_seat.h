@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "nic/host/datapath/host_nic.h"
+#include "protocols/wire/gid.h"
 #include "scenarios/engine/data_plane.h"
 #include "switch/dpdk/process_port.h"
 
@@ -35,6 +37,7 @@ struct LiveSeat {
   SeatState state = SeatState::kAttached;
   dpdk::ProcessPort port;
   nic::NicSeat nic_seat;
+  std::vector<GidBytes> groups;  ///< multicast groups it joined
   bool on_nic = false;
   bool reported = false;    ///< as hostile
 

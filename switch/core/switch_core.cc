@@ -18,12 +18,18 @@ SwitchCore::SwitchCore(const SwitchSettings& settings, PacketArena& arena)
 }
 
 Arrival SwitchCore::receive(Instant /*now*/, SwitchPort port, PacketRef packet) {
-  PacketDescriptor& d = arena_[packet];
+  const PacketDescriptor& d = arena_[packet];
   const SwitchPort egress = d.destination < routes_.size() ? routes_[d.destination] : kNoSwitchPort;
   if (egress == kNoSwitchPort) {
+    if (is_group(d.destination)) return replicate(port, packet);
     ++ports_[port].drops[static_cast<size_t>(DropReason::kNoRoute)];
     return {DropReason::kNoRoute, false};
   }
+  return queue_for(egress, port, packet);
+}
+
+inline Arrival SwitchCore::queue_for(SwitchPort egress, SwitchPort port, PacketRef packet) {
+  PacketDescriptor& d = arena_[packet];
   const uint8_t priority = d.priority;
   d.ingress_port = port;
   Port& out = ports_[egress];
@@ -37,6 +43,42 @@ Arrival SwitchCore::receive(Instant /*now*/, SwitchPort port, PacketRef packet) 
   ++held_packets_;
   mark_ready(egress);
   return {DropReason::kNone, waits};
+}
+
+/// One copy per member port, the last of them being the packet itself. Each is charged to its ingress like any other, so
+/// that a slow member slows the sender down instead of losing its copy.
+Arrival SwitchCore::replicate(SwitchPort port, PacketRef packet) {
+  ++ports_[port].multicast_in;
+  const uint32_t group = arena_[packet].destination & ~kGroupDestination;
+  const bool known = group < groups_.size() && arena_[packet].dest_qpn == kMulticastQpn;
+  if (!known || groups_[group].empty()) {
+    ++ports_[port].drops[static_cast<size_t>(DropReason::kNoMember)];
+    return {DropReason::kNoMember, false};
+  }
+  const std::vector<SwitchPort>& members = groups_[group];
+  for (size_t i = 0; i + 1 < members.size(); ++i) {
+    const PacketRef copy = copies_ != nullptr ? copies_->clone(packet) : kNoPacket;
+    if (copy == kNoPacket) {
+      ++ports_[members[i]].drops[static_cast<size_t>(DropReason::kBufferFull)];
+      continue;
+    }
+    ++ports_[members[i]].multicast_out;
+    queue_for(members[i], port, copy);
+  }
+  ++ports_[members.back()].multicast_out;
+  return queue_for(members.back(), port, packet);
+}
+
+void SwitchCore::join(uint32_t group, SwitchPort port) {
+  WEFT_ASSERT(port < settings_.ports);
+  if (group >= groups_.size()) groups_.resize(group + 1);
+  std::vector<SwitchPort>& members = groups_[group];
+  const auto at = std::lower_bound(members.begin(), members.end(), port);
+  if (at == members.end() || *at != port) members.insert(at, port);
+}
+
+void SwitchCore::leave(uint32_t group, SwitchPort port) {
+  if (group < groups_.size()) std::erase(groups_[group], port);
 }
 
 PacketRef SwitchCore::transmit(Instant /*now*/, SwitchPort port) {

@@ -10,6 +10,10 @@
 //   take_changed_port()         ports whose paused() changed since they were last named
 //
 // Routes map a dense destination to an egress port; a frame may leave by the port it came in on (same-host traffic).
+// A frame for a group leaves by the ports that joined it and by no other, a copy each; copies come from set_copies().
+//
+//   join(group, port), leave(group, port)    once each per port; the owner counts the members behind a port
+//
 // One thread. Capacities come from the settings; nothing allocates after construction.
 //
 //   while ((port = core.take_ready_port()) != kNoSwitchPort)
@@ -50,6 +54,10 @@ class SwitchCore {
 
   void set_route(uint32_t destination, SwitchPort port) { routes_[destination] = port; }
 
+  void set_copies(PacketCopies& copies) { copies_ = &copies; }
+  void join(uint32_t group, SwitchPort port);
+  void leave(uint32_t group, SwitchPort port);
+
   Arrival receive(Instant now, SwitchPort port, PacketRef packet);
   PacketRef transmit(Instant now, SwitchPort port);
 
@@ -64,6 +72,8 @@ class SwitchCore {
   const EgressQueue& queue(SwitchPort port, uint8_t priority) const { return queues_[port * kPriorityCount + priority]; }
   const IngressClass& ingress(SwitchPort port, uint8_t priority) const { return admission_.at(port, priority); }
   uint64_t drops(SwitchPort port, DropReason reason) const { return ports_[port].drops[static_cast<size_t>(reason)]; }
+  uint64_t multicast_in(SwitchPort port) const { return ports_[port].multicast_in; }
+  uint64_t multicast_out(SwitchPort port) const { return ports_[port].multicast_out; }
   uint8_t egress_paused(SwitchPort port) const { return ports_[port].gate.paused(); }
 
  private:
@@ -74,7 +84,12 @@ class SwitchCore {
     bool listed_changed = false;
     Scheduler scheduler;
     std::array<uint64_t, kDropReasons> drops{};
+    uint64_t multicast_in = 0;
+    uint64_t multicast_out = 0;
   };
+
+  Arrival queue_for(SwitchPort egress, SwitchPort port, PacketRef packet);
+  Arrival replicate(SwitchPort port, PacketRef packet);
 
   void mark_ready(SwitchPort port);
   void mark_changed(SwitchPort port);
@@ -82,7 +97,9 @@ class SwitchCore {
   SwitchSettings settings_;
   PacketArena& arena_;
   Admission admission_;
+  PacketCopies* copies_ = nullptr;
   std::vector<SwitchPort> routes_;
+  std::vector<std::vector<SwitchPort>> groups_;  ///< member ports, ascending
   std::vector<Port> ports_;
   std::vector<EgressQueue> queues_;
   std::vector<SwitchPort> ready_;

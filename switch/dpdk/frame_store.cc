@@ -44,6 +44,24 @@ bool FrameStore::park(PacketRef packet) {
   return true;
 }
 
+PacketRef FrameStore::clone(PacketRef packet) {
+  if (!park(packet)) return kNoPacket;
+  const PacketRef copy = arena_.allocate();
+  if (copy == kNoPacket) return kNoPacket;
+  arena_[copy] = arena_[packet];
+  arena_[copy].next = kNoPacket;
+  const LiveFrame& from = frames_[packet];
+  LiveFrame& to = frames_[copy];
+  to = from;
+  if (from.where == Where::kMbuf) {
+    PacketMemory::hold(from.mbuf);
+  } else {
+    to.payload = to.bytes + to.header_bytes;
+  }
+  ++cloned_;
+  return copy;
+}
+
 void FrameStore::release(PacketRef packet) {
   LiveFrame& frame = frames_[packet];
   switch (frame.where) {

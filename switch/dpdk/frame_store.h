@@ -65,12 +65,15 @@ class FrameStore final : public attach::FrameBytes {
     return {frames_[packet].payload, frames_[packet].payload_bytes};
   }
   bool park(PacketRef packet) override;
+  /// Parks the payload, unless it is small, and shares it.
+  PacketRef clone(PacketRef packet) override;
   void release(PacketRef packet) override;
 
   /// Ports with indices to publish; each adds itself once. The live driver publishes and empties it.
   std::vector<ProcessPort*>& unpublished() { return unpublished_; }
 
   uint64_t parked() const { return parked_; }
+  uint64_t cloned() const { return cloned_; }
   uint64_t park_failures() const { return park_failures_; }
   const PacketMemory& memory() const { return memory_; }
 
@@ -81,6 +84,7 @@ class FrameStore final : public attach::FrameBytes {
   size_t mapped_bytes_ = 0;
   std::vector<ProcessPort*> unpublished_;
   uint64_t parked_ = 0;
+  uint64_t cloned_ = 0;
   uint64_t park_failures_ = 0;
 };
 

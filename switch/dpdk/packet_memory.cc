@@ -55,6 +55,8 @@ rte_mbuf* PacketMemory::allocate(uint32_t payload_bytes) {
 
 void PacketMemory::release(rte_mbuf* mbuf) { rte_pktmbuf_free(mbuf); }
 
+void PacketMemory::hold(rte_mbuf* mbuf) { rte_mbuf_refcnt_update(mbuf, 1); }
+
 uint8_t* PacketMemory::data(rte_mbuf* mbuf) { return rte_pktmbuf_mtod(mbuf, uint8_t*); }
 
 uint32_t PacketMemory::in_use() const { return rte_mempool_in_use_count(small_) + rte_mempool_in_use_count(large_); }

@@ -33,6 +33,8 @@ class PacketMemory {
   /// nullptr when that size is used up or too small. The payload room starts at data().
   rte_mbuf* allocate(uint32_t payload_bytes);
   static void release(rte_mbuf* mbuf);
+  /// One more who will release it.
+  static void hold(rte_mbuf* mbuf);
   static uint8_t* data(rte_mbuf* mbuf);
 
   uint32_t in_use() const;

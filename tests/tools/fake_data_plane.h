@@ -22,6 +22,7 @@ class FakeDataPlane : public DataPlane {
   int status_memfd() const override { return status_fd_; }
   int attach_port(const PortSetup& setup) override;
   void detach_port(SeatId seat, uint32_t nic, bool died) override;
+  int set_member(SeatId, uint32_t, const std::array<uint8_t, 16>&, bool) override { return 0; }
   std::vector<MetricSample> metrics() override;
   int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) override;
   void stop_capture(int id) override;

@@ -366,6 +366,7 @@ struct NoBytes final : attach::FrameBytes, nic::NicDrops {
   std::span<const uint8_t> headers(PacketRef) const override { return {}; }
   std::span<const uint8_t> payload(PacketRef) const override { return {}; }
   bool park(PacketRef) override { return true; }
+  PacketRef clone(PacketRef) override { return kNoPacket; }
   void release(PacketRef) override {}
   void dropped(Instant, PacketRef packet, DropReason, uint32_t) override {
     arena->release(packet);

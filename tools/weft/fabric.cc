@@ -33,6 +33,9 @@ class Fabric::Sink : public host::PortSink {
     return plane_.attach_port(setup);
   }
   void detach(host::SeatId seat, uint32_t nic, bool died) override { plane_.detach_port(seat, nic, died); }
+  int set_member(host::SeatId seat, uint32_t nic, const host::Gid& group, bool join) override {
+    return plane_.set_member(seat, nic, group, join);
+  }
   int status_memfd() const override { return plane_.status_memfd(); }
 
  private:
@@ -62,7 +65,7 @@ FabricPlan plan_of(const std::string& name, const FabricSettings& settings, cons
 }
 
 Fabric::Fabric(const FabricSettings& settings, const RunFolder& folder, FabricPlan plan)
-    : folder_(folder), plan_(std::move(plan)), addresses_(settings.hosts, settings.nics) {}
+    : folder_(folder), plan_(std::move(plan)), addresses_(settings.hosts, settings.nics, settings.gid_holes) {}
 
 // Channels end before the data plane that they feed.
 Fabric::~Fabric() {

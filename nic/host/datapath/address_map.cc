@@ -30,12 +30,47 @@ bool AddressMap::build(const std::vector<EndpointAddress>& addresses) {
 
 uint32_t AddressMap::find(const GidBytes& gid) const {
   if (gid_is_ipv4(gid)) return find(ipv4_of_gid(gid));
+  if (gid[0] == 0xFF) return find_group(gid);
   if (gid[0] != 0xFE || gid[1] != 0x80) return UINT32_MAX;
   uint64_t id = 0;
   for (unsigned i = 8; i < 16; ++i) id = id << 8 | gid[i];
   const auto found = std::lower_bound(by_interface_id_.begin(), by_interface_id_.end(), std::pair{id, 0u});
   if (found == by_interface_id_.end() || found->first != id) return UINT32_MAX;
   return gid == link_local_gid(addresses_[found->second].mac) ? found->second : UINT32_MAX;
+}
+
+// --- groups ---------------------------------------------------------------------------------------------------------
+
+uint32_t AddressMap::find_group(uint32_t ipv4) const {
+  return (ipv4 >> 28) == 0xE ? find_group(gid_of_ipv4(ipv4)) : kNoEndpoint;
+}
+
+uint32_t AddressMap::find_group(const GidBytes& gid) const {
+  const auto found = groups_.find(gid);
+  return found == groups_.end() ? kNoEndpoint : kGroupDestination | found->second.number;
+}
+
+uint32_t AddressMap::enter_group(const GidBytes& gid) {
+  if (!gid_is_multicast(gid)) return kNoEndpoint;
+  const auto [it, is_new] = groups_.try_emplace(gid);
+  if (is_new) {
+    if (groups_.size() > kMaxGroups) {
+      groups_.erase(it);
+      return kNoEndpoint;
+    }
+    if (free_groups_.empty()) free_groups_.push_back(next_group_++);
+    it->second.number = free_groups_.back();
+    free_groups_.pop_back();
+  }
+  ++it->second.members;
+  return kGroupDestination | it->second.number;
+}
+
+void AddressMap::leave_group(const GidBytes& gid) {
+  const auto found = groups_.find(gid);
+  if (found == groups_.end() || --found->second.members != 0) return;
+  free_groups_.push_back(found->second.number);
+  groups_.erase(found);
 }
 
 }  // namespace weft::nic

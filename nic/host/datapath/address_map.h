@@ -4,12 +4,17 @@
 // ingress; after that only the index travels.
 //
 // IPv4 is a table over the fabric's address range, link-local addresses (GID 0) are found by the MAC inside. Built once.
+//
+// Multicast groups get a number when their first member joins and lose it with the last: enter_group() and leave_group()
+// are called once per member. find() of a group's address gives kGroupDestination and its number.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "protocols/base/packet.h"
 #include "protocols/wire/ethernet.h"
 #include "protocols/wire/gid.h"
 
@@ -28,16 +33,33 @@ class AddressMap {
   /// UINT32_MAX (kNoEndpoint): nobody.
   uint32_t find(uint32_t ipv4) const {
     const uint32_t offset = ipv4 - first_;
-    return offset < by_offset_.size() ? by_offset_[offset] : UINT32_MAX;
+    return offset < by_offset_.size() ? by_offset_[offset] : find_group(ipv4);
   }
   uint32_t find(const GidBytes& gid) const;
   uint32_t ipv4(uint32_t endpoint) const { return addresses_[endpoint].ipv4; }
 
+  static constexpr uint32_t kMaxGroups = 65536;
+  /// The destination that stands for the group, which is new or has one member more; kNoEndpoint: not a multicast
+  /// address, or too many groups.
+  uint32_t enter_group(const GidBytes& gid);
+  /// One member less.
+  void leave_group(const GidBytes& gid);
+
  private:
+  struct Group {
+    uint32_t number = 0;
+    uint32_t members = 0;
+  };
+  uint32_t find_group(uint32_t ipv4) const;
+  uint32_t find_group(const GidBytes& gid) const;
+
   std::vector<EndpointAddress> addresses_;
   std::vector<uint32_t> by_offset_;
   uint32_t first_ = 0;
   std::vector<std::pair<uint64_t, uint32_t>> by_interface_id_;  ///< sorted
+  std::map<GidBytes, Group> groups_;
+  std::vector<uint32_t> free_groups_;
+  uint32_t next_group_ = 0;
 };
 
 }  // namespace weft::nic

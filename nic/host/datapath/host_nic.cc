@@ -19,6 +19,7 @@ bool HostNic::attach(NicSeat& seat) {
   if (seat.port == nullptr || seat.qpn_log2 < kRangeLog2 || seat.qpn_log2 > 23) return false;
   const uint32_t size = 1u << seat.qpn_log2;
   if (seat.qpn_base % size != 0 || seat.qpn_base >= 1u << 24) return false;
+  if (seat.qpn_base + size > kMulticastQpn) return false;
   const auto first = by_range_.begin() + (seat.qpn_base >> kRangeLog2);
   const auto last = first + (size >> kRangeLog2);
   if (std::any_of(first, last, [](const NicSeat* owner) { return owner != nullptr; })) return false;
@@ -29,6 +30,7 @@ bool HostNic::attach(NicSeat& seat) {
 }
 
 void HostNic::detach(Instant now, NicSeat& seat) {
+  std::erase_if(groups_, [&seat](auto& group) { return std::erase(group.second, &seat) != 0 && group.second.empty(); });
   std::replace(by_range_.begin(), by_range_.end(), &seat, static_cast<NicSeat*>(nullptr));
   drop_waiting(now, seat, DropReason::kReceiverGone);
   set_blocked(now, seat, false);
@@ -63,12 +65,19 @@ uint32_t HostNic::collect(Instant now, NicSeat& seat, uint8_t priority, std::spa
 void HostNic::receive(Instant now, PacketRef packet) {
   const PacketDescriptor& d = arena_[packet];
   NicSeat* const seat = by_range_[d.dest_qpn >> kRangeLog2];
-  if (seat == nullptr) {
+  if (seat == nullptr && !is_group(d.destination)) {
     drop(now, packet, DropReason::kNoSuchQpn);
     return;
   }
   ++counters_.rx_packets[d.priority];
   counters_.rx_bytes[d.priority] += d.wire_bytes;
+  // Nobody owns the QPN of multicast packets: its range is never given to a process.
+  seat != nullptr ? queue_for(*seat, packet) : fan_out(now, packet);
+}
+
+inline void HostNic::queue_for(NicSeat& seat_, PacketRef packet) {
+  NicSeat* const seat = &seat_;
+  const PacketDescriptor& d = arena_[packet];
   if (seat->blocked && seat->waiting_packets >= settings_.by_reference_packets) bytes_.park(packet);
   seat->waiting[d.priority].push(arena_, packet);
   seat->waiting_mask = static_cast<uint8_t>(seat->waiting_mask | 1u << d.priority);
@@ -77,6 +86,39 @@ void HostNic::receive(Instant now, PacketRef packet) {
     seat->listed = true;
     listed_.push_back(seat);
   }
+}
+
+void HostNic::fan_out(Instant now, PacketRef packet) {
+  const auto found = groups_.find(arena_[packet].destination);
+  ++counters_.rx_multicast;
+  if (found == groups_.end()) {
+    drop(now, packet, DropReason::kNoMember);  // its last process left while the frame was under way
+    return;
+  }
+  const std::vector<NicSeat*>& members = found->second;
+  for (size_t i = 0; i + 1 < members.size(); ++i) {
+    const PacketRef copy = bytes_.clone(packet);
+    if (copy == kNoPacket) {
+      count_drop(DropReason::kBufferFull);
+    } else {
+      queue_for(*members[i], copy);
+    }
+  }
+  queue_for(*members.back(), packet);
+}
+
+bool HostNic::join(uint32_t group, NicSeat& seat) {
+  std::vector<NicSeat*>& members = groups_[group];
+  if (std::find(members.begin(), members.end(), &seat) != members.end()) return false;
+  members.push_back(&seat);
+  return members.size() == 1;
+}
+
+bool HostNic::leave(uint32_t group, NicSeat& seat) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end() || std::erase(found->second, &seat) == 0 || !found->second.empty()) return false;
+  groups_.erase(found);
+  return true;
 }
 
 void HostNic::deliver(Instant now) {

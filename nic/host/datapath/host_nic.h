@@ -5,7 +5,10 @@
 //   collect(now, seat, priority, out)  takes a burst from one process; refused frames are dropped and counted. The owner
 //                                      calls it for its processes in turn: round robin by burst. It asks only for
 //                                      priorities that the switch has not paused.
-//   receive(now, packet)               a frame from the link, to the process that owns its destination QPN
+//   receive(now, packet)               a frame from the link, to the process that owns its destination QPN; one for a
+//                                      group to every process that joined it, a copy each
+//   join(group, seat)                  true: the first process here that wants the group's frames
+//   leave(group, seat)                 true: it was the last
 //   deliver(now)                       hands received frames over; what finds no room waits
 //   serve(now, seat)                   the same for one process that made room
 //   paused()                           priorities in which the switch must not send: bit mask
@@ -21,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "nic/host/datapath/address_map.h"
@@ -49,6 +53,7 @@ struct NicCounters {
   std::array<uint64_t, kPriorityCount> pauses{};  ///< times the switch was paused
   std::array<uint64_t, kDropReasons> drops{};
   uint64_t stalls = 0;
+  uint64_t rx_multicast = 0;
 };
 
 /// One process's place on a NIC. The owner keeps it; between attach and detach it belongs to the NIC.
@@ -81,9 +86,12 @@ class HostNic {
   HostNic(const HostNicSettings& settings, PacketArena& arena, attach::FrameBytes& bytes, const AddressMap& map,
           NicDrops& drops);
 
-  /// False: the QPN range is not aligned, not below 2^24, smaller than 2^kRangeLog2 or taken.
+  /// False: the QPN range is not aligned, not below the multicast QPN, smaller than 2^kRangeLog2 or taken.
   [[nodiscard]] bool attach(NicSeat& seat);
   void detach(Instant now, NicSeat& seat);
+
+  bool join(uint32_t group, NicSeat& seat);
+  bool leave(uint32_t group, NicSeat& seat);
 
   uint32_t collect(Instant now, NicSeat& seat, uint8_t priority, std::span<PacketRef> out);
   void receive(Instant now, PacketRef packet);
@@ -107,6 +115,8 @@ class HostNic {
   const std::vector<NicSeat*>& blocked() const { return blocked_; }
 
  private:
+  void queue_for(NicSeat& seat, PacketRef packet);
+  void fan_out(Instant now, PacketRef packet);
   void drop(Instant now, PacketRef packet, DropReason reason);
   void drop_waiting(Instant now, NicSeat& seat, DropReason reason);
   uint32_t hand_over(NicSeat& seat, uint8_t priority, uint32_t& offered);
@@ -120,6 +130,7 @@ class HostNic {
   const AddressMap& map_;
   NicDrops& drops_;
   std::vector<NicSeat*> by_range_;  ///< 2^24 / 2^kRangeLog2 entries
+  std::unordered_map<uint32_t, std::vector<NicSeat*>> groups_;  ///< members by group destination
   std::vector<NicSeat*> listed_;
   std::vector<NicSeat*> blocked_;
   std::array<uint32_t, kPriorityCount> pausing_seats_{};

@@ -153,6 +153,7 @@ bool Rig::deliver(Node& from, const attach::SlotDescriptor& d) {
   RoceFrame frame;
   REQUIRE(parse_headers(Bytes(header, d.header_bytes), d.payload_bytes, frame) == ParseError::kOk);
   REQUIRE(memcmp(frame.source_mac.data(), from.welcome.mac, 6) == 0);
+  if (gid_is_multicast(frame.destination_gid)) return deliver_to_group(frame, payload, d);
   Node* to = nullptr;
   for (auto& n : nodes_) {
     if (memcmp(frame.destination_gid.data(), n->welcome.gids[0], 16) == 0 ||
@@ -165,12 +166,17 @@ bool Rig::deliver(Node& from, const attach::SlotDescriptor& d) {
     ++dropped;
     return true;
   }
+  return deliver_to(*to, payload, d);
+}
+
+bool Rig::deliver_to(Node& node, const uint8_t* payload, const attach::SlotDescriptor& d) {
+  Node* const to = &node;
   collect_rx(*to);
   if (to->rx_free.empty()) return false;
   const uint32_t slot = to->rx_free.back();
   to->rx_free.pop_back();
   uint8_t* place = to->memory + to->layout.rx_slot_offset + slot * to->layout.slot_bytes + attach::kHeadroom;
-  memcpy(place - d.header_bytes, header, d.header_bytes);
+  memcpy(place - d.header_bytes, payload - d.header_bytes, d.header_bytes);
   memcpy(place, payload, d.payload_bytes);
   attach::SlotDescriptor out = d;
   out.slot = slot;

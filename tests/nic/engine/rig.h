@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ class TestPlatform final : public nic::Platform {
  public:
   explicit TestPlatform(Rig& rig) : rig_(rig) {}
   int resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) override;
+  int multicast(uint32_t nic, uint32_t qpn, const nic::Gid& gid, bool join) override;
   int map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) override;
   void unmap_ring(const nic::RingMemory& ring) override;
   void object_seen(char kind, uint64_t) override { seen += kind; }
@@ -46,6 +48,8 @@ class TestPlatform final : public nic::Platform {
   }
 
   std::string seen;
+  std::multiset<GidBytes> groups;  ///< one entry per QP
+  int multicast_error = 0;
   std::atomic<uint32_t> wakes{0};
   std::atomic<uint32_t> last_state{99};
   std::atomic<int64_t> rings_mapped{0};
@@ -132,6 +136,8 @@ class Rig {
  private:
   void move_frames(Node& from);
   bool deliver(Node& from, const attach::SlotDescriptor& descriptor);
+  bool deliver_to_group(const RoceFrame& frame, const uint8_t* payload, const attach::SlotDescriptor& descriptor);
+  bool deliver_to(Node& to, const uint8_t* payload, const attach::SlotDescriptor& descriptor);
   void collect_rx(Node& node);
 
   std::vector<std::unique_ptr<Node>> nodes_;
@@ -243,6 +249,9 @@ class Client {
   long to_init(const Qp& qp, uint32_t access = 0xf, uint32_t qkey = 0x11111111);
   long to_rtr(const Qp& qp, uint32_t dest_qpn, uint32_t node, const ConnectOptions& options, uint32_t rq_psn);
   long to_rts(const Qp& qp, const ConnectOptions& options, uint32_t sq_psn);
+  /// ATTACH_MCAST or DETACH_MCAST; what write(2) returns.
+  long multicast(const Qp& qp, const GidBytes& group, bool attach);
+  uint32_t create_group_ah(const GidBytes& group, uint8_t sgid_index = 1);
   uint32_t create_ah(uint32_t node, uint8_t sgid_index = 1, long* error = nullptr);
 
   /// As ibv_post_send: fills the ring and rings the doorbell.

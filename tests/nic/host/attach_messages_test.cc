@@ -58,6 +58,8 @@ TEST_CASE("HELLO is answered with a seat, a range and five descriptors") {
   CHECK(w.ipv4 == id.ipv4);
   CHECK(w.node_guid == id.guid);
   CHECK(w.gid_count == 2);
+  CHECK(w.gid_first == 0);
+  CHECK(w.gid_table == 16);
   CHECK(std::memcmp(w.gids[1], id.gids[1].data(), 16) == 0);
   CHECK(std::string(w.device) == "rxe0");
   CHECK(w.max_qp_wr >= 16384);
@@ -282,6 +284,43 @@ TEST_CASE("Malformed fields end the channel; right ones do not") {
   }
 }
 
+TEST_CASE("A port joins a group with its first QP and leaves with the last, or when its process goes") {
+  ServerFixture f;
+  TestClient client(f.path(0));
+  client.hello();
+  f.run();
+  const uint32_t base = client.receive().as<attach::Welcome>().qpn_base;
+  const Gid group{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xEF, 1, 2, 3};
+  const auto ask = [&](uint32_t qpn, uint32_t join, const Gid& gid) {
+    attach::Multicast message{};
+    message.head = {MessageType::kMulticast, 5};
+    message.qpn = qpn;
+    message.join = join;
+    std::memcpy(message.gid, gid.data(), gid.size());
+    client.say(message);
+    f.run();
+    const Received got = client.receive();
+    REQUIRE(got.head.type == MessageType::kResolved);
+    REQUIRE(got.head.tag == 5);
+    return got.as<attach::Resolved>().error;
+  };
+  CHECK(ask(base + 1, 0, group) == EINVAL);
+  CHECK(ask(base + 1, 1, f.plan.nic(1, 0).gids[1]) == EINVAL);
+  CHECK(f.sink.members.empty());
+  CHECK(ask(base + 1, 1, group) == 0);
+  CHECK(ask(base + 2, 1, group) == 0);
+  CHECK(f.sink.members.size() == 1);
+  CHECK(ask(base + 1, 0, group) == 0);
+  CHECK(ask(base + 1, 0, group) == EINVAL);
+  CHECK(f.sink.members.size() == 1);
+  CHECK(ask(base + 2, 0, group) == 0);
+  CHECK(f.sink.members.empty());
+  f.sink.member_error = ENOMEM;
+  CHECK(ask(base + 2, 1, group) == ENOMEM);
+  f.sink.member_error = 0;
+  CHECK(ask(base + 2, 0, group) == EINVAL);
+}
+
 TEST_CASE("QP states and runs are remembered for weft show and weft run") {
   ServerFixture f;
   TestClient client(f.path(0));
@@ -312,7 +351,7 @@ TEST_CASE("A loop of short programs is never refused; ranges come back in the or
   ServerFixture f;
   uint32_t last = 0;
   uint32_t first = 0;
-  for (int i = 0; i < 1023; ++i) {
+  for (int i = 0; i < 1022; ++i) {
     TestClient client(f.path(0));
     client.hello();
     f.run();

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,11 @@ class FakePortSink : public PortSink {
 
   int attach(const SeatPort& port) override;
   void detach(SeatId seat, uint32_t nic, bool died) override;
+  int set_member(SeatId seat, uint32_t nic, const Gid& group, bool join) override {
+    if (member_error != 0) return member_error;
+    join ? (void)members.insert({seat, nic, group}) : (void)members.erase({seat, nic, group});
+    return 0;
+  }
   int status_memfd() const override { return status_fd_; }
 
   struct Detached {
@@ -27,6 +34,8 @@ class FakePortSink : public PortSink {
   };
   std::map<std::pair<SeatId, uint32_t>, SeatPort> ports;
   std::vector<Detached> detached;
+  std::set<std::tuple<SeatId, uint32_t, Gid>> members;
+  int member_error = 0;    ///< what joining and leaving answer
   int next_error = 0;      ///< what the next attach answers
   uint32_t fail_at_nic = 0;  ///< … for this NIC
 

@@ -71,6 +71,98 @@ TEST_CASE("a packet for nobody stays the caller's, with a reason that is counted
   b.arena.release(p);
 }
 
+namespace {
+struct Copies final : PacketCopies {
+  explicit Copies(PacketArena& arena_) : arena(arena_) {}
+  PacketRef clone(PacketRef packet) override {
+    if (left == 0) return kNoPacket;
+    --left;
+    const PacketRef copy = arena.allocate();
+    arena[copy] = arena[packet];
+    return copy;
+  }
+  PacketArena& arena;
+  uint32_t left = UINT32_MAX;
+};
+}  // namespace
+
+TEST_CASE("a packet for a group leaves once by each member port and by no other") {
+  Bench b(small(6));
+  Copies copies(b.arena);
+  b.core->set_copies(copies);
+  for (const SwitchPort port : {SwitchPort{4}, SwitchPort{0}, SwitchPort{2}}) b.core->join(3, port);
+  const auto send = [&](uint32_t group, uint32_t qpn = kMulticastQpn) {
+    const PacketRef p = b.packet(kGroupDestination | group);
+    b.arena[p].dest_qpn = qpn;
+    const Arrival arrival = b.core->receive(kNow, 2, p);
+    if (arrival.drop != DropReason::kNone) b.arena.release(p);
+    return arrival.drop;
+  };
+  const auto leaving = [&] {
+    std::set<SwitchPort> ports;
+    for (SwitchPort port; (port = b.core->take_ready_port()) != kNoSwitchPort;) {
+      for (PacketRef p; (p = b.core->transmit(kNow, port)) != kNoPacket;) {
+        CHECK(ports.insert(port).second);
+        b.arena.release(p);
+      }
+    }
+    return ports;
+  };
+  CHECK(send(3) == DropReason::kNone);
+  CHECK(b.core->ingress(2, 0).held_packets == 3);
+  CHECK(leaving() == std::set<SwitchPort>{0, 2, 4});
+  CHECK(b.core->ingress(2, 0).held_packets == 0);
+  CHECK(b.core->multicast_in(2) == 1);
+  CHECK(b.core->multicast_out(4) == 1);
+
+  CHECK(send(2) == DropReason::kNoMember);
+  CHECK(send(99) == DropReason::kNoMember);
+  CHECK(send(3, 17) == DropReason::kNoMember);
+  CHECK(b.core->drops(2, DropReason::kNoMember) == 3);
+
+  b.core->join(3, 0);  // again: nothing new
+  b.core->leave(3, 2);
+  CHECK(send(3) == DropReason::kNone);
+  CHECK(leaving() == std::set<SwitchPort>{0, 4});
+
+  copies.left = 0;  // no memory for copies: counted where they are missing, and the packet itself goes on
+  CHECK(send(3) == DropReason::kNone);
+  CHECK(leaving() == std::set<SwitchPort>{4});
+  CHECK(b.core->drops(0, DropReason::kBufferFull) == 1);
+
+  b.core->leave(3, 0);
+  b.core->leave(3, 4);
+  CHECK(send(3) == DropReason::kNoMember);
+  CHECK(b.arena.live() == 0);
+}
+
+TEST_CASE("a paused member holds its copy back and its sender, not the other members") {
+  Bench b(small(3));
+  Copies copies(b.arena);
+  b.core->set_copies(copies);
+  b.core->join(0, 1);
+  b.core->join(0, 2);
+  b.core->set_paused(1, 0, true);
+  uint32_t sent = 0;
+  uint32_t got = 0;
+  while ((b.core->paused(0) & 1) == 0 && sent < 100) {
+    const PacketRef p = b.packet(kGroupDestination, 1000, 0, sent++);
+    b.arena[p].dest_qpn = kMulticastQpn;
+    REQUIRE(b.core->receive(kNow, 0, p).drop == DropReason::kNone);
+    for (PacketRef out; (out = b.core->transmit(kNow, 2)) != kNoPacket; ++got) b.arena.release(out);
+  }
+  CHECK(got == sent);
+  CHECK(sent < 100);
+  b.core->set_paused(1, 0, false);
+  uint32_t late = 0;
+  for (PacketRef out; (out = b.core->transmit(kNow, 1)) != kNoPacket; ++late) {
+    CHECK(b.arena[out].psn == late);
+    b.arena.release(out);
+  }
+  CHECK(late == sent);
+  CHECK((b.core->paused(0) & 1) == 0);
+}
+
 TEST_CASE("order within a priority is kept") {
   Bench b(small());
   for (uint32_t i = 0; i < 9; ++i) b.core->receive(kNow, 0, b.packet(3, 500, 2, i));

@@ -63,8 +63,17 @@ struct FakeBytes final : attach::FrameBytes {
     ++parked;
     return true;
   }
+  PacketRef clone(PacketRef packet) override {
+    if (arena == nullptr || clones == 0) return kNoPacket;
+    --clones;
+    const PacketRef copy = arena->allocate();
+    (*arena)[copy] = (*arena)[packet];
+    return copy;
+  }
   void release(PacketRef) override {}
   uint32_t parked = 0;
+  PacketArena* arena = nullptr;
+  uint32_t clones = UINT32_MAX;
 };
 
 struct Bench final : NicDrops {
@@ -106,6 +115,43 @@ struct Bench final : NicDrops {
 };
 
 }  // namespace
+
+TEST_CASE("a frame for a group goes to each process that joined, and counts once") {
+  Bench b;
+  b.bytes.arena = &b.arena;
+  const uint32_t group = b.map.enter_group(gid_of_ipv4(0xEF000001));
+  REQUIRE(is_group(group));
+  CHECK(b.map.find(0xEF000001u) == group);
+  const auto send = [&](uint32_t psn) {
+    const PacketRef p = b.arena.allocate();
+    b.arena[p] = PacketDescriptor{};
+    b.arena[p].destination = group;
+    b.arena[p].dest_qpn = kMulticastQpn;
+    b.arena[p].psn = psn;
+    b.nic->receive(b.now, p);
+    b.nic->deliver(b.now);
+  };
+  send(1);
+  CHECK(b.drops[DropReason::kNoMember] == 1);
+  CHECK(b.nic->join(group, b.seat[0]));
+  CHECK_FALSE(b.nic->join(group, b.seat[1]));
+  CHECK_FALSE(b.nic->join(group, b.seat[1]));
+  send(2);
+  CHECK(b.port[0].got == std::vector<uint32_t>{2});
+  CHECK(b.port[1].got == std::vector<uint32_t>{2});
+  CHECK(b.nic->counters().rx_multicast == 2);
+  CHECK_FALSE(b.nic->leave(group, b.seat[0]));
+  send(3);
+  CHECK(b.port[0].got.size() == 1);
+  CHECK(b.port[1].got.size() == 2);
+  b.nic->detach(b.now, b.seat[1]);  // a process that dies
+  CHECK_FALSE(b.nic->leave(group, b.seat[1]));
+  send(4);
+  CHECK(b.drops[DropReason::kNoMember] == 2);
+  b.map.leave_group(gid_of_ipv4(0xEF000001));
+  CHECK(b.map.find(0xEF000001u) == kNoEndpoint);
+  CHECK(b.arena.live() == 0);
+}
 
 TEST_CASE("frames go to the process that owns their QPN") {
   Bench b;
