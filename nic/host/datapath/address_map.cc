@@ -47,7 +47,7 @@ uint32_t AddressMap::find_group(uint32_t ipv4) const {
 
 uint32_t AddressMap::find_group(const GidBytes& gid) const {
   const auto found = groups_.find(gid);
-  return found == groups_.end() ? kNoEndpoint : kGroupDestination | found->second.number;
+  return found == groups_.end() ? kEmptyGroup : kGroupDestination | found->second.number;
 }
 
 uint32_t AddressMap::enter_group(const GidBytes& gid) {

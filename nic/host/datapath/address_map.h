@@ -39,6 +39,7 @@ class AddressMap {
   uint32_t ipv4(uint32_t endpoint) const { return addresses_[endpoint].ipv4; }
 
   static constexpr uint32_t kMaxGroups = 65536;
+  static constexpr uint32_t kEmptyGroup = kNoEndpoint - 1;  ///< of a multicast address that nobody has joined
   /// The destination that stands for the group, which is new or has one member more; kNoEndpoint: not a multicast
   /// address, or too many groups.
   uint32_t enter_group(const GidBytes& gid);

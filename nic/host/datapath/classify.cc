@@ -98,7 +98,7 @@ DropReason classify(const attach::TakenFrame& taken, const NicIdentity& self, co
   d.psn = frame.transport.psn;
   if (error != ParseError::kOk) return static_cast<DropReason>(error);
   d.destination = frame.ipv4 ? map.find(frame.destination_ipv4) : map.find(frame.destination_gid);
-  d.destination_address = d.destination != kNoEndpoint ? map.ipv4(d.destination) : frame.destination_ipv4;
+  d.destination_address = d.destination < kGroupDestination ? map.ipv4(d.destination) : frame.destination_ipv4;
   d.opcode = static_cast<uint8_t>(frame.transport.opcode);
   d.ecn = frame.traffic_class & 3;
   d.header_bytes = frame.header_bytes;

@@ -30,7 +30,10 @@ bool HostNic::attach(NicSeat& seat) {
 }
 
 void HostNic::detach(Instant now, NicSeat& seat) {
-  std::erase_if(groups_, [&seat](auto& group) { return std::erase(group.second, &seat) != 0 && group.second.empty(); });
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    std::erase(group->second, &seat);
+    group = group->second.empty() ? groups_.erase(group) : std::next(group);
+  }
   std::replace(by_range_.begin(), by_range_.end(), &seat, static_cast<NicSeat*>(nullptr));
   drop_waiting(now, seat, DropReason::kReceiverGone);
   set_blocked(now, seat, false);

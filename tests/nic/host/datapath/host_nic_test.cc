@@ -149,7 +149,7 @@ TEST_CASE("a frame for a group goes to each process that joined, and counts once
   send(4);
   CHECK(b.drops[DropReason::kNoMember] == 2);
   b.map.leave_group(gid_of_ipv4(0xEF000001));
-  CHECK(b.map.find(0xEF000001u) == kNoEndpoint);
+  CHECK(b.map.find(0xEF000001u) == AddressMap::kEmptyGroup);
   CHECK(b.arena.live() == 0);
 }
 
@@ -359,6 +359,43 @@ TEST_CASE("GID 0 works too: link-local addresses find their host") {
   CHECK((c.d.flags & kPacketIpv6) != 0);
   f.source_gid = link_local_gid(kHosts[0].mac);
   CHECK(classify_frame(f).reason == DropReason::kForeignSource);
+}
+
+TEST_CASE("a group's address becomes the group, whoever has joined it") {
+  AddressMap map;
+  REQUIRE(map.build({kHosts, kHosts + 3}));
+  const GidBytes v6{0xFF, 0x1E, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77};
+  const uint32_t joined4 = map.enter_group(gid_of_ipv4(0xEF010203));
+  const uint32_t joined6 = map.enter_group(v6);
+  CHECK(joined4 != joined6);
+  CHECK(map.enter_group(v6) == joined6);
+  CHECK(map.enter_group(gid_of_ipv4(kHosts[0].ipv4)) == kNoEndpoint);
+  RoceFrame f = good_frame();
+  f.transport.opcode = Opcode::kUdSendOnly;
+  f.transport.dest_qpn = kMulticastQpn;
+  f.destination_ipv4 = 0xEF010203;
+  const auto destination = [&] {
+    std::array<uint8_t, 256> bytes{};
+    attach::TakenFrame taken{};
+    taken.header_bytes = encode_headers(f, bytes.data() + bytes.size());
+    taken.payload_bytes = f.payload_bytes;
+    taken.headers = bytes.data() + bytes.size() - taken.header_bytes;
+    PacketDescriptor d;
+    CHECK(classify(taken, {1, kHosts[1]}, map, d) == DropReason::kNone);
+    return d.destination;
+  };
+  CHECK(destination() == joined4);
+  f.destination_ipv4 = 0xEF010204;
+  CHECK(destination() == AddressMap::kEmptyGroup);
+  f.ipv4 = false;
+  f.source_gid = link_local_gid(kHosts[1].mac);
+  f.destination_gid = v6;
+  CHECK(destination() == joined6);
+  map.leave_group(v6);
+  CHECK(destination() == joined6);
+  map.leave_group(v6);
+  CHECK(destination() == AddressMap::kEmptyGroup);
+  CHECK(is_group(AddressMap::kEmptyGroup));
 }
 
 TEST_CASE("frames under another identity, to nowhere, or malformed") {
