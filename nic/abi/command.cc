@@ -48,6 +48,12 @@ constexpr Shape plain_shape(uint32_t number) {
       return shape<ib_uverbs_reg_mr, ib_uverbs_reg_mr_resp>();
     case IB_USER_VERBS_CMD_DEREG_MR:
       return shape<ib_uverbs_dereg_mr>();
+    case IB_USER_VERBS_CMD_REREG_MR:
+      return shape<ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp>();
+    case IB_USER_VERBS_CMD_ALLOC_MW:
+      return shape<ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp>();
+    case IB_USER_VERBS_CMD_DEALLOC_MW:
+      return shape<ib_uverbs_dealloc_mw>();
     case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
       return shape<ib_uverbs_create_comp_channel, ib_uverbs_create_comp_channel_resp>();
     case IB_USER_VERBS_CMD_CREATE_CQ:

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "nic/abi/context.h"
+#include "nic/abi/region_checks.h"
 #include "protocols/base/bytes.h"
 
 namespace weft::abi {
@@ -28,6 +29,11 @@ constexpr uint32_t kCapUdAvPortEnforce = 1u << 6;
 constexpr uint32_t kCapPortActiveEvent = 1u << 10;
 constexpr uint32_t kCapSysImageGuid = 1u << 11;
 constexpr uint32_t kCapRnrNak = 1u << 12;
+constexpr uint32_t kCapMemWindow = 1u << 17;
+constexpr uint32_t kCapMemMgtExtensions = 1u << 21;
+constexpr uint32_t kCapMemWindowType2B = 1u << 24;
+// ib_uverbs_device_cap_flags that only the extended query has room for
+constexpr uint64_t kCapAtomicWrite = 1ull << 40;
 
 constexpr uint32_t kCompletionVectors = 1;
 constexpr uint32_t kMaxMessage = 1u << 31;
@@ -74,17 +80,19 @@ void fill_device(const nic::Device& device, ib_uverbs_query_device_resp& out) {
   const uint64_t guid = network_order(device.identity().node_guid);
   out.node_guid = guid;
   out.sys_image_guid = guid;
-  out.max_mr_size = UINT64_MAX;
+  out.max_mr_size = kMaxMrBytes;
   out.page_size_cap = 0xfffff000;
   out.vendor_id = 0xffffff;  // soft-RoCE's
   out.max_qp = limits.max_qp;
   out.max_qp_wr = limits.max_qp_wr;
-  out.device_cap_flags = kCapUdAvPortEnforce | kCapPortActiveEvent | kCapSysImageGuid | kCapRnrNak;
+  out.device_cap_flags = kCapUdAvPortEnforce | kCapPortActiveEvent | kCapSysImageGuid | kCapRnrNak | kCapMemWindow |
+                         kCapMemMgtExtensions | kCapMemWindowType2B;
   out.max_sge = limits.max_sge;
   out.max_sge_rd = limits.max_sge;
   out.max_cq = limits.max_cq;
   out.max_cqe = limits.max_cqe;
   out.max_mr = limits.max_mr;
+  out.max_mw = limits.max_mw;
   out.max_pd = limits.max_pd;
   out.max_qp_rd_atom = limits.max_rd_atomic;
   out.max_res_rd_atom = limits.max_rd_atomic * limits.max_qp;
@@ -140,7 +148,7 @@ long Context::query_device(const Command& c) {
   }
   const auto* in = c.request<ib_uverbs_ex_query_device>();
   if (in->comp_mask != 0 || in->reserved != 0) return -EINVAL;
-  out.device_cap_flags_ex = out.base.device_cap_flags;
+  out.device_cap_flags_ex = out.base.device_cap_flags | kCapAtomicWrite;
   out.response_length = static_cast<uint32_t>(c.response_bytes() < sizeof out ? c.response_bytes() : sizeof out);
   return c.respond(&out, sizeof out);
 }

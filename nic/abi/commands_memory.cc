@@ -4,48 +4,16 @@
 #include <netinet/in.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/rdma_user_rxe.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "nic/abi/context.h"
+#include "nic/abi/region_checks.h"
 
 namespace weft::abi {
 namespace {
-
-constexpr uint64_t kPage = 4096;  // of the check on in-page bits, as in ib_umem; larger pages agree in these bits too
-constexpr uint32_t kAccessOnDemand = 0x40;
-constexpr uint32_t kAccessKnown = 0xbf;           // local write .. zero based, huge pages
-constexpr uint32_t kAccessOptional = 0x3ff00000;  // hints that a device may ignore
-constexpr uint32_t kAccessRemoteChange = nic::kAccessRemoteWrite | nic::kAccessRemoteAtomic;
-
-/// Whether every page of [start, start + length) is mapped; the kernel finds out by pinning them.
-bool mapped(uint64_t start, uint64_t length) {
-  const int saved = errno;
-  const long page = sysconf(_SC_PAGESIZE);
-  const uint64_t mask = static_cast<uint64_t>(page) - 1;
-  const uint64_t first = start & ~mask;
-  const uint64_t bytes = ((start + length + mask) & ~mask) - first;
-  // MS_ASYNC does nothing since Linux 2.6.19 but walk the mappings.
-  const bool ok = syscall(SYS_msync, first, bytes, MS_ASYNC) == 0;
-  errno = saved;
-  return ok;
-}
-
-long check_region(const ib_uverbs_reg_mr& in) {
-  if (((in.start ^ in.hca_va) & (kPage - 1)) != 0) return -EINVAL;
-  if ((in.access_flags & kAccessOnDemand) != 0) return -EINVAL;
-  if ((in.access_flags & ~(kAccessKnown | kAccessOptional)) != 0) return -EOPNOTSUPP;
-  if ((in.access_flags & kAccessRemoteChange) != 0 && (in.access_flags & nic::kAccessLocalWrite) == 0) return -EINVAL;
-  if (in.length == 0 && in.start % kPage == 0) return -EINVAL;
-  const uint64_t end = in.start + in.length;
-  if (end < in.start || end > UINT64_MAX - kPage || in.hca_va + in.length < in.hca_va) return -EINVAL;
-  return in.length == 0 || mapped(in.start, in.length) ? 0 : -EFAULT;
-}
 
 /// Multicast needs no owner: the MAC follows from the group. RFC 1112, 6.4; RFC 2464, 7.
 bool multicast_mac(const GidBytes& gid, uint8_t (&mac)[6]) {
@@ -108,7 +76,8 @@ long Context::dealloc_pd(const Command& c, Instant now) {
 
 long Context::register_mr(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_reg_mr>();
-  if (const long error = check_region(in); error != 0) return error;
+  if (const long error = check_access(in.access_flags); error != 0) return error;
+  if (const long error = check_range(in.start, in.length, in.hca_va); error != 0) return error;
   nic::CommandSection section(device_, now);
   uint32_t pd = 0;
   if (!find_pd(in.pd_handle, pd)) return -EINVAL;
@@ -138,7 +107,7 @@ long Context::deregister_mr(const Command& c, Instant now) {
   uint32_t key = 0;
   if (!handles_.find(handle, HandleKind::kMr, key)) return -EINVAL;
   const nic::MemoryRegion* region = device_.regions().find(key);
-  if (region->windows != 0) return -EINVAL;
+  if (region->windows != 0) return -EBUSY;  // IBTA Vol 1, 10.6.7.2.6
   --device_.pds().at(region->pd)->users;
   device_.regions().remove(key);
   handles_.remove(handle);

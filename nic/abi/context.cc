@@ -23,6 +23,7 @@ bool creates(uint32_t number) {
     case IB_USER_VERBS_CMD_ALLOC_PD:
     case IB_USER_VERBS_CMD_CREATE_AH:
     case IB_USER_VERBS_CMD_REG_MR:
+    case IB_USER_VERBS_CMD_ALLOC_MW:
     case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
     case IB_USER_VERBS_CMD_CREATE_CQ:
     case IB_USER_VERBS_CMD_CREATE_QP:
@@ -84,6 +85,12 @@ long Context::dispatch(const Command& c, Instant now) {
       return register_mr(c, now);
     case IB_USER_VERBS_CMD_DEREG_MR:
       return deregister_mr(c, now);
+    case IB_USER_VERBS_CMD_REREG_MR:
+      return reregister_mr(c, now);
+    case IB_USER_VERBS_CMD_ALLOC_MW:
+      return alloc_mw(c, now);
+    case IB_USER_VERBS_CMD_DEALLOC_MW:
+      return dealloc_mw(c, now);
     case IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL:
       return create_channel(c, now);
     case IB_USER_VERBS_CMD_CREATE_CQ:
@@ -166,6 +173,9 @@ void Context::destroy_objects(Instant now) {
     left.unmap(device_.platform());
   });
   nic::CommandSection section(device_, now);
+  handles_.for_each(HandleKind::kMw, [&](uint32_t, uint32_t index) {
+    device_.windows().remove(device_.regions(), *device_.windows().at(index));
+  });
   handles_.for_each(HandleKind::kMr, [&](uint32_t, uint32_t key) { device_.regions().remove(key); });
   handles_.for_each(HandleKind::kAh, [&](uint32_t, uint32_t index) { device_.ahs().give(index); });
   handles_.for_each(HandleKind::kPd, [&](uint32_t, uint32_t index) { device_.pds().give(index); });

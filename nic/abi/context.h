@@ -104,6 +104,11 @@ class Context {
   long create_ah(const Command& c, Instant now);
   long destroy_ah(const Command& c, Instant now);
 
+  // commands_window.cc
+  long alloc_mw(const Command& c, Instant now);
+  long dealloc_mw(const Command& c, Instant now);
+  long reregister_mr(const Command& c, Instant now);
+
   // commands_cq.cc
   long create_channel(const Command& c, Instant now);
   long create_cq(const Command& c, Instant now);

@@ -12,7 +12,7 @@
 
 namespace weft::abi {
 
-enum class HandleKind : uint32_t { kFree = 0, kPd, kMr, kAh, kCq, kQp, kSrq };
+enum class HandleKind : uint32_t { kFree = 0, kPd, kMr, kMw, kAh, kCq, kQp, kSrq };
 
 class HandleTable {
  public:

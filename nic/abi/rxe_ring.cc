@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "nic/engine/copy.h"
+#include "protocols/transport/segment.h"
 
 namespace weft::abi {
 namespace {
@@ -64,6 +65,9 @@ void decode_remote(const rxe_send_wr& wr, nic::SendRequest& out) {
       work.compare_add = wr.wr.atomic.compare_add;
       work.swap = wr.wr.atomic.swap;
       break;
+    case WorkOpcode::kBindWindow:
+      out.bind = {wr.wr.mw.addr, wr.wr.mw.length, wr.wr.mw.mr_lkey, wr.wr.mw.mw_rkey, wr.wr.mw.rkey, wr.wr.mw.access};
+      break;
     default:
       // Meaningful for UD only; other services ignore it.
       work.remote_qpn = wr.wr.ud.remote_qpn & 0xFFFFFF;
@@ -71,6 +75,10 @@ void decode_remote(const rxe_send_wr& wr, nic::SendRequest& out) {
       out.address_handle = wr.wr.ud.ah_num;
       break;
   }
+}
+
+bool invalidates(WorkOpcode opcode) {
+  return opcode == WorkOpcode::kSendInvalidate || opcode == WorkOpcode::kLocalInvalidate;
 }
 
 bool known_opcode(uint32_t opcode) { return opcode <= 9 || opcode == 15; }
@@ -148,8 +156,15 @@ bool RxeSendQueue::peek(nic::SendRequest& out) {
   out.work.signaled = (wr.send_flags & kFlagSignaled) != 0;
   out.work.solicited = (wr.send_flags & kFlagSolicited) != 0;
   out.work.fence = (wr.send_flags & kFlagFence) != 0;
-  out.work.immediate = out.work.opcode == WorkOpcode::kSendInvalidate ? wr.ex.invalidate_rkey : ntohl(wr.ex.imm_data);
+  out.work.immediate = invalidates(out.work.opcode) ? wr.ex.invalidate_rkey : ntohl(wr.ex.imm_data);
   decode_remote(wr, out);
+  if (is_local(out.work.opcode)) return true;  // no data: the rest of the element means nothing
+  if (out.work.opcode == WorkOpcode::kAtomicWrite) {
+    // The value itself is where a list would be, whatever the flags say.
+    out.work.length = kAtomicWriteBytes;
+    out.inline_data = element + kSendHeader;
+    return true;
+  }
   if ((wr.send_flags & kFlagInline) != 0) {
     // num_sge is the program's count here and means nothing.
     if (inline_bytes > max_inline) out.fault = WorkStatus::kLocalLength;

@@ -59,8 +59,9 @@ bool Device::open_pools() {
   limits_.max_qp = std::min(limits_.max_qp, qpns / 2);
   qp_of_qpn_ = static_cast<uint16_t*>(map_memory(round_up(qpns * sizeof(uint16_t), 4096)));
   return qp_of_qpn_ != nullptr && timers_.open(limits_.max_qp) && qps_.open(limits_.max_qp) &&
-         cqs_.open(limits_.max_cq) && srqs_.open(limits_.max_srq) && pds_.open(limits_.max_pd) && ahs_.open(limits_.max_ah) &&
-         regions_.open(limits_.max_mr) && multicast_.open(limits_.max_multicast_groups, limits_.max_qps_of_group);
+         cqs_.open(limits_.max_cq) && srqs_.open(limits_.max_srq) && pds_.open(limits_.max_pd) &&
+         ahs_.open(limits_.max_ah) && regions_.open(limits_.max_mr) && windows_.open(limits_.max_mw) &&
+         multicast_.open(limits_.max_multicast_groups, limits_.max_qps_of_group);
 }
 
 // --- passes --------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@
 #include "nic/engine/multicast.h"
 #include "nic/engine/platform.h"
 #include "nic/engine/queue_pair.h"
+#include "nic/engine/window_table.h"
 #include "protocols/attach/messages.h"
 #include "protocols/attach/process_port.h"
 #include "protocols/base/time.h"
@@ -49,6 +50,7 @@ struct DeviceLimits {
   uint32_t max_cq = 4096;
   uint32_t max_cqe = 65535;
   uint32_t max_mr = 8192;
+  uint32_t max_mw = 8192;
   uint32_t max_pd = 1024;
   uint32_t max_ah = 4096;
   uint32_t max_srq = 4096;
@@ -139,6 +141,7 @@ class Device {
   Pool<ProtectionDomain>& pds() { return pds_; }
   Pool<AddressHandle>& ahs() { return ahs_; }
   MrTable& regions() { return regions_; }
+  WindowTable& windows() { return windows_; }
 
   CompletionQueue* create_cq(CompletionSink* sink, EventChannel* channel, EventTarget* async, uint64_t user_handle);
   void destroy_cq(CompletionQueue& cq);
@@ -209,6 +212,10 @@ class Device {
   void link_error(QueuePair& qp);
   void unlink(QueuePair& qp);
 
+  // local_work.cc
+  WorkStatus execute_local(QueuePair& qp, const SendRequest& request);
+  bool invalidate_for_peer(QueuePair& qp, uint32_t rkey);
+
   // receive.cc
   uint32_t receive_frames(Instant now);
   void handle_frame(const attach::ReceivedFrame& frame, Instant now);
@@ -222,6 +229,12 @@ class Device {
   Outcome place_send(QueuePair& qp, const Demand& demand, const uint8_t* payload);
   Outcome place_write(QueuePair& qp, const Demand& demand, const uint8_t* payload);
   Outcome execute_atomic(QueuePair& qp, const Demand& demand, uint64_t& original);
+  Outcome write_atomically(QueuePair& qp, const Demand& demand, const uint8_t* payload);
+  /// The program's address of what a peer names, through a region or a window; nullptr when any check fails.
+  uint8_t* remote_address(const QueuePair& qp, uint32_t rkey, uint64_t va, uint64_t bytes, uint32_t rights) const {
+    if (!is_window_key(rkey)) return regions_.user_address(rkey, va, bytes, rights, qp.pd);
+    return windows_.user_address(regions_, rkey, va, bytes, rights, {qp.pd, qp.qpn});
+  }
   void finish_receive(QueuePair& qp, const Demand& demand);
   bool scatter(const Sge* sges, uint32_t count, uint64_t offset, const uint8_t* from, uint32_t bytes, uint32_t pd);
 
@@ -299,6 +312,7 @@ class Device {
   Pool<ProtectionDomain> pds_;
   Pool<AddressHandle> ahs_;
   MrTable regions_;
+  WindowTable windows_;
   MulticastTable multicast_;
   EngineCounters counters_;
 };

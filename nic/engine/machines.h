@@ -26,6 +26,8 @@ struct RcMachines {
   bool next_completion(SendCompletion& out) { return requester.next_completion(out); }
   bool failed() const { return requester.failed(); }
   bool idle() const { return requester.idle(); }
+  bool all_sent() const { return requester.all_sent(); }
+  bool fence_open() const { return !requester.reads_outstanding(); }
 };
 
 struct UcMachines {
@@ -41,6 +43,8 @@ struct UcMachines {
   bool next_completion(SendCompletion& out) { return sender.next_completion(out); }
   bool failed() const { return sender.failed(); }
   bool idle() const { return sender.idle(); }
+  bool all_sent() const { return sender.idle(); }  // a work completes when it has left
+  bool fence_open() const { return true; }
 };
 
 struct UdMachines {
@@ -55,6 +59,8 @@ struct UdMachines {
   bool next_completion(SendCompletion& out) { return sender.next_completion(out); }
   bool failed() const { return sender.failed(); }
   bool idle() const { return sender.idle(); }
+  bool all_sent() const { return sender.idle(); }  // a work completes when it has left
+  bool fence_open() const { return true; }
 };
 
 }  // namespace weft::nic

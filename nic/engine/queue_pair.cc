@@ -77,6 +77,7 @@ void Device::destroy_qp(QueuePair& qp, Instant now) {
   }
   qp.state.store(QpState::kReset, std::memory_order_relaxed);
   unlink(qp);
+  windows_.release(regions_, qp.qpn);
   // What was held back for an acknowledge is shown now: nobody waits for this QP any more.
   publish_completions();
   qp_of_qpn_[qp.qpn & qpn_mask_] = 0;
@@ -275,6 +276,8 @@ void Device::enter(QueuePair& qp, QpState from, QpState to, Instant now) {
 
 void Device::reset(QueuePair& qp) {
   unlink(qp);
+  windows_.release(regions_, qp.qpn);
+  qp.local_wait = LocalWait::kNone;
   qp.machines.emplace<std::monostate>();
   qp.posted = 0;
   qp.rq_taken = false;

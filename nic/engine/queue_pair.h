@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "nic/engine/completion_queue.h"
+#include "nic/engine/local_work.h"
 #include "nic/engine/machines.h"
 #include "nic/engine/route.h"
 #include "nic/engine/shared_receive_queue.h"
@@ -68,6 +69,7 @@ struct QueuePair {
   bool holding = false;  ///< in the list of QPs whose completions wait for an acknowledge
   bool in_error_list = false;
   bool ending = false;        ///< a fatal NAK is owed: to ERR once it is pulled
+  LocalWait local_wait = LocalWait::kNone;  ///< of the oldest work not taken
   bool rq_taken = false;      ///< `receive` holds a request
   bool drain_told = false;    ///< SQ_DRAINED went out
   bool established = false;   ///< COMM_EST went out

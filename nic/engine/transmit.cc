@@ -60,11 +60,12 @@ bool service_carries(QpType type, WorkOpcode opcode) {
     case WorkOpcode::kCompareSwap:
     case WorkOpcode::kFetchAdd:
       return type == QpType::kRc;
-    case WorkOpcode::kSendInvalidate:  // these three need memory windows, which are not offered
+    case WorkOpcode::kSendInvalidate:
     case WorkOpcode::kLocalInvalidate:
-    case WorkOpcode::kBindWindow:
     case WorkOpcode::kAtomicWrite:
-      return false;
+      return type == QpType::kRc;
+    case WorkOpcode::kBindWindow:
+      return type != QpType::kUd;
   }
   return false;
 }
@@ -111,9 +112,9 @@ bool Device::has_more(QueuePair& qp, Instant now) {
   if (RcMachines* rc = qp.rc(); rc != nullptr && (rc->responder.owes() || qp.ending)) return true;
   if (!may_send(state)) return false;
   const bool posted = state == QpState::kReadyToSend && !qp.send_queue->empty();
-  if (RcMachines* rc = qp.rc()) return rc->wants(now) || (posted && rc->can_post());
-  if (UcMachines* uc = qp.uc()) return uc->wants(now) || (posted && uc->can_post());
-  if (UdMachines* ud = qp.ud()) return ud->wants(now) || (posted && ud->can_post());
+  if (RcMachines* rc = qp.rc()) return rc->wants(now) || (posted && rc->can_post() && local_turn(qp.local_wait, *rc));
+  if (UcMachines* uc = qp.uc()) return uc->wants(now) || (posted && uc->can_post() && local_turn(qp.local_wait, *uc));
+  if (UdMachines* ud = qp.ud()) return ud->wants(now) || (posted && ud->can_post() && local_turn(qp.local_wait, *ud));
   return false;
 }
 
@@ -188,14 +189,21 @@ uint32_t Device::serve_requests(QueuePair& qp, Machines& machines, Instant now, 
     // UC and UD complete with their last packet, which makes room for the next works.
     reap(qp, machines);
     if (machines.failed()) sends_failed(qp, now);
-    if (!may_send(qp.now_state()) || sent == before || sent >= budget) return sent;
+    const bool local_next = qp.local_wait != LocalWait::kNone && local_turn(qp.local_wait, machines);
+    if (!may_send(qp.now_state()) || (sent == before && !local_next) || sent >= budget) return sent;
   }
 }
 
 template <typename Machines>
 void Device::refill(QueuePair& qp, Machines& machines, Instant now) {
   SendRequest request;
+  qp.local_wait = LocalWait::kNone;
   while (machines.can_post() && qp.send_queue->peek(request)) {
+    const LocalWait wait = local_wait_of(request.work);
+    if (!local_turn(wait, machines)) {
+      qp.local_wait = wait;
+      return;
+    }
     qp.send_queue->take();
     WorkRecord& record = qp.work(qp.posted);
     record.wr_id = request.wr_id;
@@ -207,7 +215,8 @@ void Device::refill(QueuePair& qp, Machines& machines, Instant now) {
     record.opcode = request.work.opcode;
     record.signaled = request.work.signaled || qp.signal_all;
     request.work.signaled = record.signaled;
-    const WorkStatus status = check_request(qp, request);
+    WorkStatus status = check_request(qp, request);
+    if (status == WorkStatus::kSuccess && wait != LocalWait::kNone) status = execute_local(qp, request);
     if (status == WorkStatus::kSuccess) {
       machines.post(request.work);
     } else {
@@ -228,6 +237,7 @@ WorkStatus Device::check_request(const QueuePair& qp, const SendRequest& request
   if (!service_carries(qp.type, work.opcode)) return WorkStatus::kLocalQpOperation;
   if (work.length > kMaxMessage) return WorkStatus::kLocalLength;
   if (qp.type == QpType::kUd && work.length > qp.mtu_bytes) return WorkStatus::kLocalLength;
+  if (work.opcode == WorkOpcode::kAtomicWrite && qp.attributes.max_rd_atomic == 0) return WorkStatus::kLocalQpOperation;
   const bool fetches = work.opcode == WorkOpcode::kRead || is_atomic(work.opcode);
   if (fetches && (request.inline_data != nullptr || qp.attributes.max_rd_atomic == 0))
     return WorkStatus::kLocalQpOperation;
@@ -287,7 +297,7 @@ bool Device::emit(QueuePair& qp, Route& route, const OutFrame& frame, uint32_t s
   if (frame.source == PayloadSource::kWork) {
     ok = gather(qp.work(frame.work), frame.offset, payload, bytes, qp.pd);
   } else if (frame.source == PayloadSource::kMemory) {
-    const uint8_t* from = regions_.user_address(frame.rkey, frame.va, bytes, kAccessRemoteRead, qp.pd);
+    const uint8_t* from = remote_address(qp, frame.rkey, frame.va, bytes, kAccessRemoteRead);
     ok = from != nullptr && copy_from_user(payload, from, bytes);
   }
   if (!ok) {

@@ -28,8 +28,19 @@ struct Sge {
 };
 static_assert(sizeof(Sge) == 16);
 
+/// What a BIND_MW asks for.
+struct WindowBind {
+  uint64_t addr = 0;
+  uint64_t length = 0;
+  uint32_t region_key = 0;
+  uint32_t window_key = 0;
+  uint32_t new_key = 0;  ///< its low byte becomes the window's
+  uint32_t access = 0;
+};
+
 struct SendRequest {
   SendWork work;
+  WindowBind bind;  ///< BIND_MW
   uint64_t wr_id = 0;
   const Sge* sges = nullptr;
   uint32_t sge_count = 0;

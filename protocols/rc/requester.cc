@@ -81,7 +81,8 @@ void RcRequester::post(const SendWork& work) {
   if (!is_supported(work.opcode)) {
     e.packets = 0;
     stop_at(number, WorkStatus::kLocalQpOperation);
-  } else if (work.length > kMaxMessageBytes) {
+  } else if (work.length > kMaxMessageBytes ||
+             (work.opcode == WorkOpcode::kAtomicWrite && work.length != kAtomicWriteBytes)) {
     e.packets = 0;
     stop_at(number, WorkStatus::kLocalLength);
   }
@@ -221,6 +222,14 @@ void RcRequester::fill_read_or_atomic(const Entry& work, uint32_t index, OutFram
     const uint32_t offset = index << mtu_shift_;
     out.header.opcode = Opcode::kRcReadRequest;
     out.header.reth = {work.remote_addr + offset, work.rkey, work.length - offset};
+    return;
+  }
+  if (work.opcode == WorkOpcode::kAtomicWrite) {
+    // IBTA Vol 1, annex A19: RETH and eight bytes of payload.
+    out.header.opcode = Opcode::kRcAtomicWrite;
+    out.header.reth = {work.remote_addr, work.rkey, work.length};
+    out.source = PayloadSource::kWork;
+    out.payload_bytes = work.length;
     return;
   }
   const bool swap = work.opcode == WorkOpcode::kCompareSwap;

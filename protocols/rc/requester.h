@@ -86,6 +86,8 @@ class RcRequester {
   bool failed() const { return failed_; }
   bool idle() const { return reported_ == tail_; }  ///< nothing posted whose completion has not been taken
   bool wants_to_send(Instant now) const;            ///< pull() would give a frame
+  bool all_sent() const { return send_ == tail_; }  ///< nothing posted that has not left whole, retransmissions aside
+  bool reads_outstanding() const { return reads_out_ != 0; }  ///< READs or atomics: what a fence waits for
 
   const RequesterStats& stats() const { return stats_; }
   uint32_t oldest_psn() const { return una_ & kPsnMask; }  ///< the oldest PSN not acknowledged

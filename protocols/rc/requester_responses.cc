@@ -186,6 +186,15 @@ Placement RcRequester::on_read_response(Instant now, LinearPsn psn, const Transp
   const bool last = index + 1 == e.packets;
   const bool says_last = header.opcode == Opcode::kRcReadResponseLast || header.opcode == Opcode::kRcReadResponseOnly;
   const bool has_aeth = header.opcode != Opcode::kRcReadResponseMiddle;
+  if (e.opcode == WorkOpcode::kAtomicWrite) {
+    // Answered as a READ of nothing. IBTA Vol 1, annex A19.
+    if (header.opcode == Opcode::kRcReadResponseOnly && header.aeth.syndrome >> 5 == 0 && payload_bytes == 0) {
+      accept_data(now);
+    } else {
+      ++stats_.malformed;
+    }
+    return {};
+  }
   if (e.opcode != WorkOpcode::kRead || last != says_last || (has_aeth && header.aeth.syndrome >> 5 != 0) ||
       payload_bytes != payload_of(e.length, config_.mtu_bytes, index)) {
     ++stats_.malformed;
@@ -206,7 +215,7 @@ Placement RcRequester::on_atomic_acknowledge(Instant now, LinearPsn psn) {
   }
   if (failed_) return {};
   const Entry& e = entry(done_);
-  if (!is_read_or_atomic(e.opcode) || e.opcode == WorkOpcode::kRead) {
+  if (e.opcode != WorkOpcode::kCompareSwap && e.opcode != WorkOpcode::kFetchAdd) {
     ++stats_.malformed;
     return {};
   }

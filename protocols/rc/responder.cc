@@ -64,6 +64,7 @@ Demand RcResponder::on_request(Instant, const TransportHeader& header, uint32_t 
   if (kind.valid) return on_message(header, payload_bytes);
   if (read) return on_read(header, payload_bytes);
   if (atomic) return on_atomic(header, payload_bytes);
+  if (header.opcode == Opcode::kRcAtomicWrite) return on_atomic_write(header, payload_bytes);
   return refuse(kNakInvalidRequest);
 }
 
@@ -152,6 +153,23 @@ Demand RcResponder::on_atomic(const TransportHeader& header, uint32_t payload_by
   return d;
 }
 
+/// IBTA Vol 1, annex A19: eight bytes to an aligned address, one of the READs and atomics as resources go.
+Demand RcResponder::on_atomic_write(const TransportHeader& header, uint32_t payload_bytes) {
+  if (in_message_ || payload_bytes != kAtomicWriteBytes || header.reth.length != kAtomicWriteBytes ||
+      (header.reth.va & 7) != 0 || !resource_free()) {
+    return refuse(kNakInvalidRequest);
+  }
+  pending_ = Pending::kAtomicWrite;
+  Demand d;
+  d.need = Need::kAtomicWrite;
+  d.first = d.last = true;
+  d.opcode = header.opcode;
+  d.length = d.message_bytes = kAtomicWriteBytes;
+  d.va = header.reth.va;
+  d.rkey = header.reth.rkey;
+  return d;
+}
+
 Demand RcResponder::on_duplicate(const TransportHeader& header, uint32_t payload_bytes) {
   ++stats_.duplicates;
   const MessagePacket kind = classify_message(static_cast<uint8_t>(header.opcode));
@@ -160,9 +178,10 @@ Demand RcResponder::on_duplicate(const TransportHeader& header, uint32_t payload
     return {};
   }
   if (header.opcode == Opcode::kRcReadRequest && payload_bytes == 0) return read_again(header);
-  if (header.opcode == Opcode::kRcCompareSwap || header.opcode == Opcode::kRcFetchAdd) {
+  const bool atomic_write = header.opcode == Opcode::kRcAtomicWrite;
+  if (atomic_write || header.opcode == Opcode::kRcCompareSwap || header.opcode == Opcode::kRcFetchAdd) {
     const uint32_t number = find_resource(header.psn);
-    if (number != kNoResource && resource(number).atomic) {
+    if (number != kNoResource && resource(number).atomic && resource(number).atomic_write == atomic_write) {
       owe(number, 0);
       return {};
     }
@@ -236,7 +255,8 @@ void RcResponder::settle(Instant, Outcome outcome, uint64_t atomic_original) {
   }
   Resource r;
   r.first_psn = expected_;
-  r.atomic = what == Pending::kAtomic;
+  r.atomic_write = what == Pending::kAtomicWrite;
+  r.atomic = r.atomic_write || what == Pending::kAtomic;
   r.packets = 1;
   r.original = atomic_original;
   if (!r.atomic) {
@@ -345,7 +365,7 @@ bool RcResponder::pull(Instant, OutFrame& out) {
     // It acknowledges everything before it.
     if (acknowledge_owed_ && psn_difference(out.header.psn, acknowledge_psn_) >= 0) acknowledge_owed_ = false;
     if (r.atomic) {
-      out.header.opcode = Opcode::kRcAtomicAcknowledge;
+      out.header.opcode = r.atomic_write ? Opcode::kRcReadResponseOnly : Opcode::kRcAtomicAcknowledge;
       out.header.aeth = {kSyndromeAck, r.msn};
       out.header.atomic_original = r.original;
       r.cursor = 1;

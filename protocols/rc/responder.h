@@ -19,7 +19,7 @@
 // NAK for everything up to now. A READ response acknowledges what came before it, so the ACK behind it may fall away.
 //
 // Duplicates (IBTA Vol 1, 9.7.5.1.4): SEND and WRITE are acknowledged again, once for any number; an atomic's result is
-// sent again while one of the last max_dest_rd_atomic requests; a READ is checked and executed again, from any packet
+// sent again while one of the last max_dest_rd_atomic requests (an ATOMIC WRITE's answer likewise); a READ is checked and executed again, from any packet
 // of the original to its end. Deviation: a duplicate READ that stops short of the original's end is dropped.
 #pragma once
 
@@ -80,18 +80,20 @@ class RcResponder {
     uint32_t start = 0;   ///< packet that the answer under way began with: FIRST again after a re-request
     uint32_t cursor = 0;  ///< next packet to answer
     uint32_t msn = 0;
-    bool atomic = false;
+    bool atomic = false;        ///< answered by one packet, never executed again; ATOMIC WRITE too
+    bool atomic_write = false;  ///< answered as a READ of nothing
     bool owed = false;      ///< cursor < packets is to be sent
     bool answered = false;  ///< was sent whole once; a newer request may take its place
   };
 
-  enum class Pending : uint8_t { kNone, kMessage, kRead, kAtomic, kReadAgain };
+  enum class Pending : uint8_t { kNone, kMessage, kRead, kAtomic, kAtomicWrite, kReadAgain };
 
   Resource& resource(uint32_t number) { return resources_[number % kMaxResources]; }
   Demand refuse(uint8_t syndrome);
   Demand on_message(const TransportHeader& header, uint32_t payload_bytes);
   Demand on_read(const TransportHeader& header, uint32_t payload_bytes);
   Demand on_atomic(const TransportHeader& header, uint32_t payload_bytes);
+  Demand on_atomic_write(const TransportHeader& header, uint32_t payload_bytes);
   Demand on_duplicate(const TransportHeader& header, uint32_t payload_bytes);
   Demand read_again(const TransportHeader& header);
   Demand describe_message(const TransportHeader& header, uint32_t payload_bytes) const;

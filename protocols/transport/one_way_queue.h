@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "protocols/base/assert.h"
+#include "protocols/transport/segment.h"
 #include "protocols/transport/work.h"
 
 namespace weft {
@@ -29,6 +30,7 @@ class OneWayQueue {
     works_[tail_ % kMaxWorks] = work;
     if (status != WorkStatus::kSuccess) stop_at(tail_, status);
     ++tail_;
+    pass_local();
     note_stop();
   }
 
@@ -38,6 +40,7 @@ class OneWayQueue {
   const SendWork& current_work() const { return works_[done_ % kMaxWorks]; }
   void complete_current() {
     ++done_;
+    pass_local();
     note_stop();
   }
 
@@ -75,6 +78,10 @@ class OneWayQueue {
     stop_ = true;
     stop_work_ = work;
     stop_status_ = status;
+  }
+  /// Local works are done by the engine and only take their turn here.
+  void pass_local() {
+    while (sendable() && is_local(current_work().opcode)) ++done_;
   }
   void note_stop() {
     if (stop_ && !flushed_ && done_ == stop_work_) failed_ = true;

@@ -12,6 +12,7 @@
 namespace weft {
 
 inline constexpr uint32_t kMaxMessageBytes = 1u << 31;
+inline constexpr uint32_t kAtomicWriteBytes = 8;  ///< IBTA Vol 1, annex A19
 
 /// True for 256, 512, 1024, 2048 and 4096.
 constexpr bool is_path_mtu(uint32_t bytes) { return bytes >= 256 && bytes <= 4096 && (bytes & (bytes - 1)) == 0; }
@@ -28,9 +29,10 @@ constexpr uint32_t payload_of(uint32_t message_bytes, uint32_t mtu_bytes, uint32
   return static_cast<uint32_t>(left < mtu_bytes ? left : mtu_bytes);
 }
 
-/// READ and the atomics: answered with data, limited in number, never completed by a plain acknowledge.
+/// READ and the atomics: answered by a packet of their own, limited in number, never completed by a plain acknowledge.
 constexpr bool is_read_or_atomic(WorkOpcode opcode) {
-  return opcode == WorkOpcode::kRead || opcode == WorkOpcode::kCompareSwap || opcode == WorkOpcode::kFetchAdd;
+  return opcode == WorkOpcode::kRead || opcode == WorkOpcode::kCompareSwap || opcode == WorkOpcode::kFetchAdd ||
+         opcode == WorkOpcode::kAtomicWrite;
 }
 /// Works that never leave the NIC: they take their turn in the queue and no PSN.
 constexpr bool is_local(WorkOpcode opcode) {

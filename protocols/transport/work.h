@@ -111,6 +111,7 @@ enum class Need : uint8_t {
   kPlaceWrite, ///< WRITE data: place at `va` under `rkey` (rights: remote write); length may be 0 (then no check)
   kStartRead,  ///< READ: check `message_bytes` at `va` under `rkey` (rights: remote read); nothing is copied yet
   kAtomic,     ///< execute atomically at `va` under `rkey`; settle with the original value
+  kAtomicWrite,  ///< the packet's 8 bytes in one store at `va` under `rkey` (rights: remote write)
 };
 
 struct Demand {

@@ -24,7 +24,8 @@ void UcSender::configure(uint32_t mtu_bytes, uint32_t dest_qpn, uint32_t first_p
 
 void UcSender::post(const SendWork& work) {
   WorkStatus status = WorkStatus::kSuccess;
-  const bool carried = is_write(work.opcode) || work.opcode == WorkOpcode::kSend || work.opcode == WorkOpcode::kSendImm;
+  const bool carried = is_write(work.opcode) || work.opcode == WorkOpcode::kSend ||
+                       work.opcode == WorkOpcode::kSendImm || work.opcode == WorkOpcode::kBindWindow;
   if (!carried) {
     status = WorkStatus::kLocalQpOperation;
   } else if (work.length > kMaxMessageBytes) {

@@ -252,6 +252,8 @@ Outcome VirtualWorld::perform(Qp& qp, const Demand& d, const Frame& frame, uint6
       std::memcpy(at, &value, 8);
       return Outcome::kDone;
     }
+    case Need::kAtomicWrite:
+      return place(qp, d, frame);
     case Need::kNothing:
       break;
   }

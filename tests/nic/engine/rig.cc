@@ -494,7 +494,7 @@ long Client::post(const Qp& qp, const Post& p, bool doorbell) {
   wqe->wr.wr_id = p.wr_id;
   wqe->wr.opcode = p.opcode;
   wqe->wr.send_flags = p.flags;
-  wqe->wr.ex.imm_data = p.opcode == 9 ? p.immediate : htonl(p.immediate);
+  wqe->wr.ex.imm_data = p.opcode == 9 || p.opcode == 7 ? p.immediate : htonl(p.immediate);
   switch (p.opcode) {
     case 5:
     case 6:
@@ -502,6 +502,14 @@ long Client::post(const Qp& qp, const Post& p, bool doorbell) {
       wqe->wr.wr.atomic.rkey = p.rkey;
       wqe->wr.wr.atomic.compare_add = p.compare_add;
       wqe->wr.wr.atomic.swap = p.swap;
+      break;
+    case 8:
+      wqe->wr.wr.mw.addr = p.bind.addr;
+      wqe->wr.wr.mw.length = p.bind.length;
+      wqe->wr.wr.mw.mr_lkey = p.bind.region_key;
+      wqe->wr.wr.mw.mw_rkey = p.bind.window_key;
+      wqe->wr.wr.mw.rkey = p.bind.new_key;
+      wqe->wr.wr.mw.access = p.bind.access;
       break;
     case 2:
     case 3:
@@ -519,7 +527,7 @@ long Client::post(const Qp& qp, const Post& p, bool doorbell) {
   }
   auto* data = reinterpret_cast<uint8_t*>(wqe) + 208;
   uint32_t length = 0;
-  if ((p.flags & 8) != 0) {
+  if ((p.flags & 8) != 0 || p.opcode == 15) {
     memcpy(data, p.inline_data.data(), p.inline_data.size());
     length = static_cast<uint32_t>(p.inline_data.size());
   } else {

@@ -173,6 +173,10 @@ struct Mr {
   uint32_t handle = 0, lkey = 0, rkey = 0;
 };
 
+struct Mw {
+  uint32_t handle = 0, rkey = 0;
+};
+
 struct Srq {
   uint32_t handle = 0, number = 0;
   uint32_t max_wr = 0, max_sge = 0;
@@ -218,6 +222,7 @@ struct Post {           // every member has a default, so that tests name only w
   uint32_t rkey = 0;
   uint64_t compare_add = 0, swap = 0;
   uint32_t remote_qpn = 0, remote_qkey = 0, ah_num = 0;
+  nic::WindowBind bind = {};
   std::vector<rxe_sge> sges = {};
   std::string inline_data = {};
 };
@@ -237,6 +242,10 @@ class Client {
   Mr reg_mr(const void* start, uint64_t length, uint32_t access = 0xf);
   long try_reg_mr(const void* start, uint64_t length, uint32_t access, uint64_t iova, Mr& out);
   long dereg_mr(const Mr& mr);
+  long try_alloc_mw(uint8_t type, Mw& out);
+  Mw alloc_mw(uint8_t type);
+  long dealloc_mw(const Mw& mw);
+  long rereg_mr(const Mr& mr, uint32_t flags, const void* start, uint64_t length, uint32_t access, uint32_t new_pd);
   int create_channel();
   Cq create_cq(uint32_t cqe = 256, int channel = -1);
   long destroy_cq(const Cq& cq, uint32_t* completion_events = nullptr, uint32_t* async_events = nullptr);
@@ -304,10 +313,10 @@ ib_uverbs_wc expect_wc(Rig& rig, Client& client, const Cq& cq, uint64_t wr_id, u
 
 // ibv_wr_opcode, ibv_send_flags, ibv_wc_status
 inline constexpr uint32_t kWrite = 0, kWriteImm = 1, kSend = 2, kSendImm = 3, kRead = 4, kCompareSwap = 5,
-                          kFetchAdd = 6, kLocalInvalidate = 7, kSendInvalidate = 9;
+                          kFetchAdd = 6, kLocalInvalidate = 7, kBindWindow = 8, kSendInvalidate = 9, kAtomicWrite = 15;
 inline constexpr uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
-inline constexpr uint32_t kLocLen = 1, kLocQpOp = 2, kLocProt = 4, kFlushErr = 5, kRemInvReq = 9, kRemAccess = 10,
-                          kRemOp = 11, kRetryExc = 12, kRnrRetryExc = 13;
+inline constexpr uint32_t kLocLen = 1, kLocQpOp = 2, kLocProt = 4, kFlushErr = 5, kMwBindErr = 6, kRemInvReq = 9,
+                          kRemAccess = 10, kRemOp = 11, kRetryExc = 12, kRnrRetryExc = 13;
 
 inline rxe_sge sge(const void* address, uint32_t length, uint32_t lkey) {
   return {reinterpret_cast<uint64_t>(address), length, lkey};

@@ -284,8 +284,11 @@ TEST_CASE("Works a NIC cannot carry complete in error before a frame is sent", "
   Post post = {.wr_id = 5, .sges = {sge(memory.data(), 8, mr.lkey)}};
   uint32_t status = kLocQpOp;
   SECTION("an opcode nobody knows") { post.opcode = 99; }
-  SECTION("local invalidate, which needs windows") { post.opcode = kLocalInvalidate; }
+  SECTION("local invalidate of a key that is no window's") { post.opcode = kLocalInvalidate; }
   SECTION("READ without resources") { post.opcode = kRead; }
+  SECTION("ATOMIC WRITE without resources") {
+    post = {.opcode = kAtomicWrite, .wr_id = 5, .inline_data = std::string(8, 'x')};
+  }
   SECTION("more SGEs than the QP has") { post.sges.assign(p.a_qp.max_send_sge + 1, sge(memory.data(), 1, mr.lkey)); }
   SECTION("more than 2^31 bytes") {
     post.sges.assign(3, sge(memory.data(), 0x7FFFFFFF, mr.lkey));

@@ -125,7 +125,8 @@ TEST_CASE("opcode sequence and length rules end in an invalid request NAK") {
       {{Opcode::kRcWriteFirst, kMtu, (1u << 31) + 1}},
       {{Opcode::kRcReadRequest, 0, (1u << 31) + 1}},
       {{Opcode::kRcReadRequest, 4, 8}},
-      {{Opcode::kRcAtomicWrite, 8, 8}},
+      {{Opcode::kRcSendFirst, kMtu, 0}, {Opcode::kRcAtomicWrite, 8, 8}},
+      {{Opcode::kRcFlush, 0, 8}},
       {{Opcode::kUdSendOnly, 8, 8}},
   };
   for (const auto& packets : sequences) {
