@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "switch/dpdk/eal.h"
 
+#include <fcntl.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_lcore.h>
@@ -71,7 +72,21 @@ std::string make_temporary_folder() {
   return made != nullptr ? made : "/tmp";
 }
 
+/// Where descriptors run out half way, EAL's own thread ends the process (rte_panic): they are counted before.
+bool has_descriptors() {
+  constexpr int kEnough = 16;  // it opens 8 of its own
+  int opened[kEnough];
+  int count = 0;
+  while (count < kEnough && (opened[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) ++count;
+  for (int i = 0; i < count; ++i) close(opened[i]);
+  return count == kEnough;
+}
+
 bool initialise(const EalSettings& settings, std::string& error) {
+  if (!has_descriptors()) {
+    error = "DPDK does not start: too few file descriptors are left; raise the limit (ulimit -n)";
+    return false;
+  }
   const bool temporary = settings.runtime_folder.empty();
   const std::string folder = temporary ? make_temporary_folder() : settings.runtime_folder;
   const std::string lcores = "0@(" + allowed_processors() + ")";

@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <map>
 
 #include "scenarios/engine/pcapng.h"
 #include "tools/weft/commands.h"
 #include "tools/weft/control_client.h"
+#include "tools/weft/process_setup.h"
 #include "tools/weft/version.h"
 
 namespace weft::tools {
@@ -125,7 +125,7 @@ int command_capture(const ParsedLine& line) {
   if (!started) return complain(started.error());
 
   const int fd = to_stdout ? STDOUT_FILENO : open(line.output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return complain("cannot write " + line.output + ": " + std::strerror(errno));
+  if (fd < 0) return complain("cannot write " + line.output + ": " + error_text(errno));
   const int signals = open_signals();
   Recorder recorder(fd);
   int error = recorder.flush();  // the file's head is there as soon as the capture runs: who waits for it may begin
@@ -134,7 +134,7 @@ int command_capture(const ParsedLine& line) {
   if (error == 0) ending = record(**client, recorder, signals, line.capture_for);
   if (error == 0) error = ending.write_error != 0 ? ending.write_error : recorder.flush();
   if (error == EPIPE && to_stdout) return 0;  // the reader has seen enough
-  if (error != 0) return complain("cannot write " + line.output + ": " + std::strerror(error));
+  if (error != 0) return complain("cannot write " + line.output + ": " + error_text(error));
   if (!ending.error.empty()) return complain(ending.error);
   if (!to_stdout) std::fprintf(stderr, "weft: %llu frames in %s\n", static_cast<unsigned long long>(recorder.frames()), line.output.c_str());
   if (ending.lost != 0) {

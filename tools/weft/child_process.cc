@@ -19,6 +19,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "tools/weft/process_setup.h"
+
 namespace weft::tools {
 namespace {
 
@@ -56,6 +58,7 @@ bool is_listening(uint16_t port) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  undo_process_setup();
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(null, STDIN_FILENO);
@@ -81,13 +84,13 @@ ChildProcess::~ChildProcess() {
 
 std::string ChildProcess::start(const std::vector<std::string>& command, const Environment& environment) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::string("cannot make a pipe: ") + std::strerror(errno);
+  if (pipe2(ends, O_CLOEXEC) != 0) return "cannot make a pipe: " + error_text(errno);
   pid_ = fork();
   if (pid_ == 0) become(command, environment, ends[1]);
   close(ends[1]);
   output_fd_ = ends[0];
   fcntl(output_fd_, F_SETFL, O_NONBLOCK);
-  if (pid_ < 0) return std::string("cannot start a process: ") + std::strerror(errno);
+  if (pid_ < 0) return "cannot start a process: " + error_text(errno);
   pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   return pidfd_ < 0 ? std::string("cannot watch a process: ") + std::strerror(errno) : std::string();
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An edge file: Asio's constructors throw when descriptors run out.
 #include "tools/weft/control_client.h"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/system/system_error.hpp>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,16 +38,24 @@ struct ControlClient::State {
 
 namespace {
 
-/// Why nobody answers, and what to do.
-std::string no_daemon(const RunFolder& folder, int error) {
-  const std::string name_option = folder.name == "default" ? "" : " --name " + folder.name;
+/// Why nobody answers, and what to do. met: this daemon was talked to before.
+std::string no_daemon(const RunFolder& folder, int error, bool met = false) {
+  const std::string start_it = "weft up" + (folder.name == "default" ? "" : " --name " + folder.name);
+  const std::string fabric = "fabric '" + folder.name + "'";
   if (error == EMFILE || error == ENFILE) return "no file descriptor is left to talk to the daemon: raise ulimit -n";
-  if (error == EACCES || error == EPERM) return "fabric '" + folder.name + "' belongs to another user: " + folder.path;
-  if (access(folder.control().c_str(), F_OK) == 0 || access(folder.file("daemon.pid").c_str(), F_OK) == 0) {
-    return "the daemon of fabric '" + folder.name + "' died (its last words: " + folder.file("daemon.log") +
-           "); start it again with: weft up" + name_option;
+  if (error == EACCES || error == EPERM) return fabric + " belongs to another user: " + folder.path;
+  const auto is_there = [](const std::string& path) { return access(path.c_str(), F_OK) == 0; };
+  if (is_there(folder.ended())) {
+    std::string by = read_file(folder.ended());
+    while (!by.empty() && by.back() == '\n') by.pop_back();
+    return fabric + " was taken down (" + (by.empty() ? "just now" : by) + "); start it again with: " + start_it;
   }
-  return "no fabric '" + folder.name + "' is running; start one with: weft up" + name_option;
+  if (is_there(folder.control()) || is_there(folder.file("daemon.pid"))) {
+    if (!met && is_locked(folder)) return fabric + " is just starting or ending; try again";
+    return "the daemon of " + fabric + " died (its last words: " + folder.file("daemon.log") + "); start it again with: " + start_it;
+  }
+  if (met) return fabric + " was taken down; start it again with: " + start_it;
+  return "no " + fabric + " is running; start one with: " + start_it;
 }
 
 }  // namespace
@@ -54,7 +66,12 @@ ControlClient::~ControlClient() {
 }
 
 Outcome<std::unique_ptr<ControlClient>> ControlClient::connect(const RunFolder& folder) {
-  auto state = std::make_unique<State>(folder);
+  std::unique_ptr<State> state;
+  try {
+    state = std::make_unique<State>(folder);
+  } catch (const boost::system::system_error& error) {
+    return Failure{no_daemon(folder, error.code().value())};
+  }
   boost::system::error_code error;
   state->socket.connect(asio::local::stream_protocol::endpoint(folder.control()), error);
   if (error) return Failure{no_daemon(folder, error.value())};
@@ -64,6 +81,19 @@ Outcome<std::unique_ptr<ControlClient>> ControlClient::connect(const RunFolder& 
   Outcome<control::Reply> version = client->call(request);
   if (!version) return Failure{version.error()};
   return client;
+}
+
+bool ControlClient::is_reachable(const RunFolder& folder) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = folder.control();
+  if (path.size() >= sizeof address.sun_path) return false;
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(fd);
+  return connected;
 }
 
 int ControlClient::daemon_pid() const {
@@ -79,7 +109,7 @@ std::string ControlClient::send(control::Request request) {
   const std::string bytes = frame_message(request);
   boost::system::error_code error;
   asio::write(state_->socket, asio::buffer(bytes), error);
-  return error ? no_daemon(state_->folder, 0) : std::string();
+  return error ? no_daemon(state_->folder, 0, true) : std::string();
 }
 
 Outcome<control::Reply> ControlClient::next(Duration patience, int stop_fd) {
@@ -95,7 +125,7 @@ Outcome<control::Reply> ControlClient::next(Duration patience, int stop_fd) {
     s.reader.read([&s](const std::string& error, Bytes body) {
       s.reading = false;
       s.reply.emplace();
-      s.error = error == kClosed ? no_daemon(s.folder, 0) : error;
+      s.error = error == kClosed ? no_daemon(s.folder, 0, true) : error;
       if (error.empty() && !s.reply->ParseFromArray(body.data(), static_cast<int>(body.size()))) {
         s.error = "the daemon's answer cannot be read; it is another version of weft than this program";
       }

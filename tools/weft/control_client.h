@@ -22,6 +22,8 @@ namespace weft::tools {
 class ControlClient {
  public:
   static Outcome<std::unique_ptr<ControlClient>> connect(const RunFolder& folder);
+  /// Somebody listens there, whether or not he can be talked to.
+  static bool is_reachable(const RunFolder& folder);
   ~ControlClient();
 
   Outcome<control::Reply> call(control::Request request, Duration patience = seconds(10));

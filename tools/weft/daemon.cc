@@ -12,15 +12,18 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <cstdio>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "nic/host/port_memory.h"
@@ -66,13 +69,16 @@ void redirect_to(const std::string& path) {
 /// Wires a fabric's descriptors and deadlines to one event loop.
 class Loop {
  public:
-  Loop(Fabric& fabric, LogLine log)
+  Loop(Fabric& fabric, const FolderLock& lock, LogLine log)
       : fabric_(fabric),
+        lock_(lock),
         service_(fabric, {[this] { end_soon(); }, [this] { io_.stop(); }}),
         server_(io_, service_, log),
         log_(std::move(log)),
         signals_(io_, SIGTERM, SIGINT, SIGHUP),
         timer_(io_),
+        folder_timer_(io_),
+        folder_changed_(io_),
         attach_ready_(io_, fabric.attach().event_fd()),
         plane_ready_(io_, fabric.plane().event_fd()) {
     fabric_.plane().on_hostile_port = [this](SeatId seat, uint32_t, const std::string& reason) {
@@ -91,23 +97,74 @@ class Loop {
     plane_ready_.release();
   }
 
-  std::string listen() { return server_.listen(fabric_.folder().control()); }
+  std::string listen() {
+    watch_folder();
+    return server_.listen(fabric_.folder().control());
+  }
 
-  void run() {
+  /// Until somebody ends it; returns who.
+  std::string run() {
     signals_.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
-      log_("ended by signal " + std::to_string(signal));
+      ended_by("signal " + std::to_string(signal));
       io_.stop();
     });
     wait_for_attach();
     wait_for_plane();
     io_.run();
+    return ended_by_;
   }
 
  private:
+  // The file is for those who lose their connection now and ask the folder why.
+  void ended_by(const std::string& whom) {
+    ended_by_ = "ended by " + whom;
+    (void)write_file(fabric_.folder().ended(), whom + "\n");
+  }
+
+  // Without its folder nobody can reach a fabric, not even to end it, and another can start under its name.
+  void watch_folder() {
+    const int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    const uint32_t removals = IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF;
+    if (fd >= 0 && inotify_add_watch(fd, fabric_.folder().path.c_str(), removals) >= 0) {
+      folder_changed_.assign(fd);
+      wait_for_removal();
+      return;
+    }
+    // A user has few inotify instances (fs.inotify.max_user_instances), and editors take them.
+    log_(std::string("no inotify (") + std::strerror(errno) + "): the run folder is looked at once a second");
+    if (fd >= 0) close(fd);
+    look_at_folder_later();
+  }
+
+  void wait_for_removal() {
+    folder_changed_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+      if (error) return;
+      alignas(inotify_event) char events[4096];
+      while (read(folder_changed_.native_handle(), events, sizeof events) > 0) {
+      }
+      if (is_folder_there()) wait_for_removal();
+    });
+  }
+
+  void look_at_folder_later() {
+    folder_timer_.expires_after(std::chrono::seconds(1));
+    folder_timer_.async_wait([this](const boost::system::error_code& error) {
+      if (!error && is_folder_there()) look_at_folder_later();
+    });
+  }
+
+  /// Ends the loop when it is not.
+  bool is_folder_there() {
+    if (lock_.is_still_there(fabric_.folder())) return true;
+    ended_by_ = "the run folder " + fabric_.folder().path + " was removed, so that nobody can reach the fabric: it ends";
+    io_.stop();
+    return false;
+  }
+
   // The loop ends when the asker has its answer and goes; this is for one that never goes.
   void end_soon() {
-    log_("ended by weft down");
+    ended_by("weft down");
     ending_ = true;
     timer_.expires_after(std::chrono::seconds(1));
     timer_.async_wait([this](const boost::system::error_code& error) {
@@ -159,15 +216,19 @@ class Loop {
 
   asio::io_context io_{1};
   Fabric& fabric_;
+  const FolderLock& lock_;
   ControlService service_;
   ControlServer server_;
   LogLine log_;
   asio::signal_set signals_;
   asio::steady_timer timer_;
+  asio::steady_timer folder_timer_;
+  asio::posix::stream_descriptor folder_changed_;
   asio::posix::stream_descriptor attach_ready_;
   asio::posix::stream_descriptor plane_ready_;
   Instant armed_for_ = kNever;
   bool ending_ = false;
+  std::string ended_by_ = "ended";
 };
 
 std::string already_running(const RunFolder& folder) {
@@ -178,23 +239,21 @@ std::string already_running(const RunFolder& folder) {
          "; use it, end it with: weft down" + option + ", or choose another --name";
 }
 
-/// After kill -9 the threads of a daemon take a moment to go, and the lock with the last of them. True: it has gone.
-bool dying_holder_gone(const RunFolder& folder) {
-  constexpr int kPatienceMs = 5000;
-  const std::string pid = read_file(folder.file("daemon.pid"));
-  const std::string stat = pid.empty() ? "" : read_file("/proc/" + std::to_string(std::atoi(pid.c_str())) + "/stat");
-  const size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0) return false;
-  const int fd = static_cast<int>(syscall(SYS_pidfd_open, std::atoi(pid.c_str()), 0));
-  if (fd < 0) return errno == ESRCH;
-  pollfd ended{fd, POLLIN, 0};
-  const bool gone = poll(&ended, 1, kPatienceMs) == 1;
-  close(fd);
-  return gone;
+/// A folder that is being cleaned up, or whose daemon is dying (after kill -9 its threads take a moment to go, and the
+/// lock with the last of them), is free soon. Nothing tells when, so that it is tried again.
+FolderLock::Taken take_patiently(FolderLock& lock, const RunFolder& folder) {
+  constexpr Duration kPatience = seconds(5);
+  constexpr int kAgainMs = 2;
+  const Instant until = monotonic_now() + kPatience;
+  for (;;) {
+    const FolderLock::Taken taken = lock.take(folder);
+    if (taken != FolderLock::Taken::kHeldByAnother || holder_is_alive(folder) || monotonic_now() >= until) return taken;
+    poll(nullptr, 0, kAgainMs);
+  }
 }
 
 /// Everything that needs the lock; the folder is removed by the caller.
-std::string serve(const RunFolder& folder, const FabricSettings& settings, const DaemonMode& mode) {
+std::string serve(const RunFolder& folder, const FolderLock& lock, const FabricSettings& settings, const DaemonMode& mode) {
   clear_run_folder(folder);
   if (std::string error = write_file(folder.file("daemon.pid"), std::to_string(getpid()) + "\n"); !error.empty()) return error;
   if (!mode.foreground) redirect_to(folder.file("daemon.log"));
@@ -205,15 +264,24 @@ std::string serve(const RunFolder& folder, const FabricSettings& settings, const
   log("weft " + std::string(kWeftVersion) + ", " + std::to_string(settings.hosts) + " hosts, seed " + std::to_string(settings.seed));
   auto fabric = Fabric::start(folder.name, settings, folder, log);
   if (!fabric) return fabric.error();
+  Loop loop(**fabric, lock, log);
+  if (std::string error = loop.listen(); !error.empty()) return error;
+  mode.report({});
+  const std::string ended_by = loop.run();
+  log(ended_by);
+  if (mode.foreground && !lock.is_still_there(folder)) std::fprintf(stderr, "weft: %s\n", ended_by.c_str());
+  return {};
+}
+
+/// What libraries throw, Asio for want of descriptors and anybody for want of memory, as a line.
+std::string serve_and_catch(const RunFolder& folder, const FolderLock& lock, const FabricSettings& settings, const DaemonMode& mode) {
   try {
-    Loop loop(**fabric, log);
-    if (std::string error = loop.listen(); !error.empty()) return error;
-    mode.report({});
-    loop.run();
-  } catch (const std::exception& error) {  // Asio's constructors throw when descriptors run out
+    return serve(folder, lock, settings, mode);
+  } catch (const std::bad_alloc&) {
+    return "no memory is left for the daemon (ulimit -v, or the machine's)";
+  } catch (const std::exception& error) {
     return std::string("the event loop cannot run: ") + error.what();
   }
-  return {};
 }
 
 }  // namespace
@@ -226,14 +294,13 @@ int run_daemon(const RunFolder& folder, const FabricSettings& settings, const Da
   std::string error = make_run_folder(folder);
   FolderLock lock;
   if (error.empty()) {
-    FolderLock::Taken taken = lock.take(folder);
-    if (taken == FolderLock::Taken::kHeldByAnother && dying_holder_gone(folder)) taken = lock.take(folder);
-    switch (taken) {
+    switch (take_patiently(lock, folder)) {
       case FolderLock::Taken::kYes:
         break;
       case FolderLock::Taken::kHeldByAnother:
         error = already_running(folder);
         break;
+      case FolderLock::Taken::kGone:
       case FolderLock::Taken::kFailed:
         error = "cannot lock " + folder.file("lock");
         break;
@@ -243,10 +310,10 @@ int run_daemon(const RunFolder& folder, const FabricSettings& settings, const Da
     mode.report(error);
     return 1;
   }
-  error = serve(folder, settings, mode);
+  error = serve_and_catch(folder, lock, settings, mode);
   if (!error.empty()) mode.report(error);
   spdlog::drop_all();
-  remove_run_folder(folder);
+  remove_run_folder(folder, lock);
   return error.empty() ? 0 : 1;
 }
 

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <map>
 
 #include "nic/host/sysfs_tree.h"
+#include "tools/weft/process_setup.h"
 #include "tools/weft/units.h"
 
 namespace weft::tools {
@@ -89,12 +89,12 @@ Outcome<std::unique_ptr<Fabric>> Fabric::start(const std::string& name, const Fa
 
 std::string Fabric::write_folder() const {
   std::string map;
-  if (mkdir(folder_.file("hosts").c_str(), 0700) != 0) return "cannot make " + folder_.file("hosts") + ": " + std::strerror(errno);
+  if (mkdir(folder_.file("hosts").c_str(), 0700) != 0) return "cannot make " + folder_.file("hosts") + ": " + error_text(errno);
   for (uint32_t h = 0; h < addresses_.hosts(); ++h) {
     std::vector<host::NicIdentity> nics;
     for (uint32_t n = 0; n < addresses_.nics(); ++n) nics.push_back(addresses_.nic(h, n));
     const std::string path = folder_.host_folder(host_name(h));
-    if (mkdir(path.c_str(), 0700) != 0) return "cannot make " + path + ": " + std::strerror(errno);
+    if (mkdir(path.c_str(), 0700) != 0) return "cannot make " + path + ": " + error_text(errno);
     std::string error = host::write_sysfs_tree(path + "/sys", host_name(h), nics);
     if (!error.empty()) return error;
     map += host_name(h) + " " + host::text_of_ipv4(nics[0].ipv4) + " 127.0.0.1\n";

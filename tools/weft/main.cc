@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// An edge file: whatever a library throws for want of memory, descriptors or threads ends here as one line.
 #include <cstdio>
+#include <exception>
+#include <new>
 
 #include "tools/weft/commands.h"
+#include "tools/weft/process_setup.h"
 
-int main(int argc, char** argv) {
-  using namespace weft::tools;
-  const ParsedLine line = parse_command_line(argc, argv);
+namespace weft::tools {
+namespace {
+
+int print_text(const ParsedLine& line) {
+  std::FILE* out = line.exit_code == 0 ? stdout : stderr;
+  std::fputs(line.text.c_str(), out);
+  if (line.text.empty() || line.text.back() != '\n') std::fputc('\n', out);
+  return line.exit_code;
+}
+
+int run_verb(const ParsedLine& line) {
   switch (line.verb) {
-    case Verb::kNone:
-      std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
-      if (line.text.empty() || line.text.back() != '\n') std::fputc('\n', line.exit_code == 0 ? stdout : stderr);
-      return line.exit_code;
+    case Verb::kNone: return print_text(line);
     case Verb::kUp: return command_up(line);
     case Verb::kDaemon: return command_daemon(line);
     case Verb::kRun: return command_run(line);
@@ -22,4 +32,22 @@ int main(int argc, char** argv) {
     case Verb::kDoctor: return command_doctor(line);
   }
   return kUsageError;
+}
+
+}  // namespace
+}  // namespace weft::tools
+
+int main(int argc, char** argv) {
+  using namespace weft::tools;
+  prepare_process();
+  int own_failure = 1;
+  try {
+    const ParsedLine line = parse_command_line(argc, argv);
+    if (line.verb == Verb::kRun) own_failure = kOwnFailure;
+    return finish_output(run_verb(line));
+  } catch (const std::bad_alloc&) {
+    return complain("no memory is left (ulimit -v, or the machine's)", own_failure);
+  } catch (const std::exception& error) {
+    return complain(std::string("a limit of this machine or shell is in the way: ") + error.what(), own_failure);
+  }
 }

@@ -14,6 +14,7 @@
 #include "tools/weft/commands.h"
 #include "tools/weft/control_client.h"
 #include "tools/weft/launch.h"
+#include "tools/weft/process_setup.h"
 #include "tools/weft/text_output.h"
 
 namespace weft::tools {
@@ -42,6 +43,7 @@ void forward_signals() {
   for (const std::string& argument : line.command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   sigprocmask(SIG_SETMASK, &mask, nullptr);
+  undo_process_setup();
   // kill -9 of `weft run` is meant for the program.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kOwnFailure);
@@ -76,7 +78,7 @@ std::string check_host(ControlClient& client, const std::string& host) {
 void tell_if_nothing_opened(const RunFolder& folder, uint64_t run_id, const std::string& program) {
   const auto client = ControlClient::connect(folder);
   if (!client) {
-    std::fprintf(stderr, "weft: %s\n", client.error().c_str());
+    std::fprintf(stderr, "weft: while %s ran its fabric went away: %s\n", program.c_str(), client.error().c_str());
     return;
   }
   control::Request request;
@@ -107,7 +109,7 @@ int command_run(const ParsedLine& line) {
   const pid_t self = getpid();
   const pid_t child = fork();
   if (child == 0) become_program(line, *environment, before, self);
-  if (child < 0) return complain(std::string("cannot start a process: ") + std::strerror(errno), kOwnFailure);
+  if (child < 0) return complain("cannot start a process: " + error_text(errno), kOwnFailure);
   child_pid = child;
   forward_signals();
   sigprocmask(SIG_SETMASK, &before, nullptr);

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tools/weft/process_setup.h"
+
 namespace weft::tools {
 namespace {
 
@@ -19,6 +21,7 @@ constexpr size_t kSunPath = 108;
 // "/hosts/" + host name + "/attach" + NUL is the longest socket path below a folder.
 constexpr size_t kBelowFolder = 7 + kMaxHostName + 7 + 1;
 constexpr size_t kShortName = 8;
+constexpr int kTries = 100;
 
 uint64_t fnv1a(const std::string& text) {
   uint64_t hash = 0xCBF29CE484222325u;
@@ -40,7 +43,7 @@ bool is_ours(const std::string& path, uid_t uid) {
 
 std::string make_private_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) == 0) return {};
-  if (errno != EEXIST) return "cannot make " + path + ": " + std::strerror(errno);
+  if (errno != EEXIST) return "cannot make " + path + ": " + error_text(errno);
   struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return "cannot look at " + path + ": " + std::strerror(errno);
   if (!S_ISDIR(info.st_mode)) return path + " is in the way: it is not a folder; remove it";
@@ -110,8 +113,14 @@ Outcome<RunFolder> find_run_folder(const std::string& name) {
 }
 
 std::string make_run_folder(const RunFolder& folder) {
-  std::string error = make_private_directory(folder.parent);
-  if (error.empty()) error = make_private_directory(folder.path);
+  // A fabric that ends takes an empty parent with it, maybe between our two steps.
+  std::string error;
+  for (int tries = 0; tries < kTries; ++tries) {
+    error = make_private_directory(folder.parent);
+    if (!error.empty()) return error;
+    error = make_private_directory(folder.path);
+    if (error.empty() || access(folder.parent.c_str(), F_OK) == 0) return error;
+  }
   return error;
 }
 
@@ -124,27 +133,42 @@ void FolderLock::release() {
 
 FolderLock::Taken FolderLock::take(const RunFolder& folder) {
   // The lock of a daemon that just ended may be unlinked between our open and our lock; then the file is a new one.
-  for (int tries = 0; tries < 100; ++tries) {
-    release();
+  for (int tries = 0; tries < kTries; ++tries) {
     if (!make_run_folder(folder).empty()) return Taken::kFailed;
-    fd_ = open(folder.file("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd_ < 0 && errno == ENOENT) continue;
-    if (fd_ < 0) return Taken::kFailed;
-    struct flock whole = whole_file();
-    if (fcntl(fd_, F_OFD_SETLK, &whole) != 0) {
-      const bool held = errno == EAGAIN || errno == EACCES;
-      release();
-      return held ? Taken::kHeldByAnother : Taken::kFailed;
-    }
-    struct stat mine{};
-    struct stat now_there{};
-    if (fstat(fd_, &mine) == 0 && stat(folder.file("lock").c_str(), &now_there) == 0 && mine.st_ino == now_there.st_ino &&
-        mine.st_dev == now_there.st_dev) {
-      return Taken::kYes;
-    }
+    const Taken taken = try_once(folder);
+    if (taken != Taken::kGone) return taken;
   }
-  release();
   return Taken::kFailed;
+}
+
+FolderLock::Taken FolderLock::take_existing(const RunFolder& folder) {
+  for (int tries = 0; tries < kTries; ++tries) {
+    const Taken taken = try_once(folder);
+    if (taken != Taken::kGone || access(folder.path.c_str(), F_OK) != 0) return taken;
+  }
+  return Taken::kFailed;
+}
+
+FolderLock::Taken FolderLock::try_once(const RunFolder& folder) {
+  release();
+  fd_ = open(folder.file("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd_ < 0) return errno == ENOENT ? Taken::kGone : Taken::kFailed;
+  struct flock whole = whole_file();
+  if (fcntl(fd_, F_OFD_SETLK, &whole) != 0) {
+    const bool held = errno == EAGAIN || errno == EACCES;
+    release();
+    return held ? Taken::kHeldByAnother : Taken::kFailed;
+  }
+  if (is_still_there(folder)) return Taken::kYes;
+  release();
+  return Taken::kGone;
+}
+
+bool FolderLock::is_still_there(const RunFolder& folder) const {
+  struct stat mine{};
+  struct stat now_there{};
+  return fd_ >= 0 && fstat(fd_, &mine) == 0 && stat(folder.file("lock").c_str(), &now_there) == 0 &&
+         mine.st_ino == now_there.st_ino && mine.st_dev == now_there.st_dev;
 }
 
 bool is_locked(const RunFolder& folder) {
@@ -161,18 +185,40 @@ void clear_run_folder(const RunFolder& folder) {
   if (lstat(folder.path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) remove_below(folder.path, "lock");
 }
 
-void remove_run_folder(const RunFolder& folder) {
+void remove_run_folder(const RunFolder& folder, const FolderLock& lock) {
+  if (!lock.is_still_there(folder)) return;
+  // The word about an orderly end goes last: until then it explains what is missing.
+  for (const char* first : {"control", "daemon.pid"}) (void)unlink(folder.file(first).c_str());
   clear_run_folder(folder);
   (void)unlink(folder.file("lock").c_str());
   (void)rmdir(folder.path.c_str());
   (void)rmdir(folder.parent.c_str());
 }
 
+FolderLock::Taken remove_leftovers(const RunFolder& folder) {
+  FolderLock lock;
+  const FolderLock::Taken taken = lock.take_existing(folder);
+  if (taken == FolderLock::Taken::kYes) remove_run_folder(folder, lock);
+  return taken;
+}
+
+bool holder_is_alive(const RunFolder& folder) {
+  const std::string pid = read_file(folder.file("daemon.pid"));
+  if (pid.empty() || access(folder.ended().c_str(), F_OK) == 0) return false;
+  const std::string stat = read_file("/proc/" + std::to_string(std::atoi(pid.c_str())) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.compare(name_end, 3, ") Z") != 0;
+}
+
 std::string write_file(const std::string& path, const std::string& content) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) return "cannot write " + path + ": " + std::strerror(errno);
-  const bool done = write(fd, content.data(), content.size()) == static_cast<ssize_t>(content.size());
-  const std::string error = done ? "" : "cannot write " + path + ": " + std::strerror(errno);
+  if (fd < 0) return "cannot write " + path + ": " + error_text(errno);
+  std::string error;
+  for (size_t done = 0; done < content.size() && error.empty();) {
+    const ssize_t wrote = write(fd, content.data() + done, content.size() - done);
+    if (wrote < 0 && errno != EINTR) error = "cannot write " + path + ": " + error_text(errno);
+    if (wrote > 0) done += static_cast<size_t>(wrote);
+  }
   close(fd);
   return error;
 }

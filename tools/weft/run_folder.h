@@ -5,10 +5,10 @@
 //   control       control socket                hosts.map            name, fabric address, loopback address per line
 //   daemon.pid    pid of the daemon             hosts/<host>/attach  SEQPACKET socket of libweft
 //   lock          held while a daemon lives     hosts/<host>/sys/    that host's sysfs tree
-//   daemon.log
+//   daemon.log                            ended                who ended the daemon, while it cleans up
 //
-// Whoever holds the lock owns the folder: leftovers of a daemon that was killed are removed by the next one. Socket paths
-// stay below the 108 bytes of sun_path whatever the name, because long names are shortened with a hash.
+// Whoever holds the lock owns the folder, and only its owner removes anything in it: leftovers of a daemon that was killed
+// are removed by the next one, or by `weft down`, which takes the lock for that. Socket paths stay below the 108 bytes of sun_path whatever the name, because long names are shortened with a hash.
 // Errors are one line for people; nothing here throws.
 #pragma once
 
@@ -31,6 +31,7 @@ struct RunFolder {
 
   std::string file(const std::string& relative) const { return path + "/" + relative; }
   std::string control() const { return file("control"); }
+  std::string ended() const { return file("ended"); }
   std::string host_folder(const std::string& host) const { return file("hosts/" + host); }
 };
 
@@ -55,11 +56,18 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();
 
-  enum class Taken { kYes, kHeldByAnother, kFailed };
+  enum class Taken { kYes, kHeldByAnother, kGone, kFailed };
+  /// Makes the folder if it is not there; never kGone.
   Taken take(const RunFolder& folder);
+  /// kGone: there is no such folder.
+  Taken take_existing(const RunFolder& folder);
   void release();
+  /// Held, and the folder still has our lock file and not none or another's.
+  bool is_still_there(const RunFolder& folder) const;
 
  private:
+  Taken try_once(const RunFolder& folder);
+
   int fd_ = -1;
 };
 
@@ -68,8 +76,12 @@ bool is_locked(const RunFolder& folder);
 
 /// Removes what is in the folder but the lock. Follows no symbolic link.
 void clear_run_folder(const RunFolder& folder);
-/// Removes the folder itself too, and the parent if that is empty then.
-void remove_run_folder(const RunFolder& folder);
+/// Removes the folder itself too, and the parent if that is empty then. Nothing when the lock is not that folder's.
+void remove_run_folder(const RunFolder& folder, const FolderLock& lock);
+/// The same for a folder that nobody holds. kYes: it was there and is gone.
+FolderLock::Taken remove_leftovers(const RunFolder& folder);
+/// Is the daemon that holds the lock one that serves? False while it starts, ends, dies, or where a `weft down` cleans up.
+bool holder_is_alive(const RunFolder& folder);
 
 /// Writes a small file whole; empty or one line.
 std::string write_file(const std::string& path, const std::string& content);

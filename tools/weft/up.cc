@@ -17,6 +17,7 @@
 #include "tools/weft/commands.h"
 #include "tools/weft/control_client.h"
 #include "tools/weft/daemon.h"
+#include "tools/weft/process_setup.h"
 
 namespace weft::tools {
 namespace {
@@ -89,9 +90,14 @@ int complain(const std::string& text, int code) {
 
 std::string start_fabric(const RunFolder& folder, const FabricSettings& settings) {
   int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) return std::string("cannot make a pipe: ") + std::strerror(errno);
+  if (pipe2(ready, O_CLOEXEC) != 0) return "cannot make a pipe: " + error_text(errno);
   const pid_t child = fork();
-  if (child < 0) return std::string("cannot start the daemon: ") + std::strerror(errno);
+  if (child < 0) {
+    const std::string error = "cannot start the daemon: " + error_text(errno);
+    close(ready[0]);
+    close(ready[1]);
+    return error;
+  }
   if (child == 0) become_daemon(daemon_arguments(folder, settings, ready[1]), ready[1]);
   close(ready[1]);
   std::string answer = read_all(ready[0]);
@@ -108,7 +114,6 @@ std::string start_fabric(const RunFolder& folder, const FabricSettings& settings
 int command_up(const ParsedLine& line) {
   Outcome<RunFolder> folder = find_run_folder(line.name);
   if (!folder) return complain(folder.error());
-  if (std::string error = make_run_folder(*folder); !error.empty()) return complain(error);
   if (line.foreground) {
     DaemonMode mode;
     mode.foreground = true;
@@ -129,6 +134,7 @@ int command_up(const ParsedLine& line) {
 int command_daemon(const ParsedLine& line) {
   Outcome<RunFolder> folder = find_run_folder(line.name);
   if (!folder) return complain(folder.error());
+  close_inherited_descriptors(line.ready_fd);
   DaemonMode mode;
   mode.report = [ready_fd = line.ready_fd](const std::string& error) {
     const std::string text = error.empty() ? kReady : error + "\n";
@@ -139,28 +145,49 @@ int command_daemon(const ParsedLine& line) {
   return run_daemon(*folder, line.fabric, mode);
 }
 
-std::string end_fabric(const RunFolder& folder) {
-  auto client = ControlClient::connect(folder);
-  if (!client) {
-    if (is_locked(folder)) {
-      return client.error();  // another version, or it does not answer
+namespace {
+
+/// A client; or an error; or neither, when the fabric is gone already and nothing is left of it. One that is just
+/// starting, or that another `weft down` is ending, is waited for: nothing tells when it listens or when it is gone.
+Outcome<std::unique_ptr<ControlClient>> connect_to_end(const RunFolder& folder) {
+  constexpr int kTries = 1000;
+  constexpr int kAgainMs = 5;
+  for (int tries = 0;; ++tries) {
+    auto client = ControlClient::connect(folder);
+    if (client || ControlClient::is_reachable(folder)) return client;
+    switch (remove_leftovers(folder)) {
+      case FolderLock::Taken::kYes:
+        return std::unique_ptr<ControlClient>();
+      case FolderLock::Taken::kGone:
+        if (tries > 0) return std::unique_ptr<ControlClient>();
+        return client;
+      case FolderLock::Taken::kFailed:
+        return client;
+      case FolderLock::Taken::kHeldByAnother:
+        if (tries == kTries) return client;
+        poll(nullptr, 0, kAgainMs);
     }
-    if (access(folder.path.c_str(), F_OK) != 0) return client.error();
-    remove_run_folder(folder);
-    return {};
   }
+}
+
+}  // namespace
+
+std::string end_fabric(const RunFolder& folder) {
+  auto client = connect_to_end(folder);
+  if (!client) return client.error();
+  if (*client == nullptr) return {};
   const int pid = (*client)->daemon_pid();
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   control::Request request;
   request.mutable_down();
   Outcome<control::Reply> reply = (*client)->call(request);
   client->reset();
-  if (pidfd < 0) return reply ? std::string() : reply.error();
+  if (pidfd < 0) return reply || !is_locked(folder) ? std::string() : reply.error();
   constexpr int kPatienceMs = 5000;
-  if (!reply || !wait_for_end(pidfd, kPatienceMs)) {
+  if (!wait_for_end(pidfd, reply ? kPatienceMs : kPatienceMs / 5)) {
     syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0);
     wait_for_end(pidfd, kPatienceMs);
-    remove_run_folder(folder);
+    remove_leftovers(folder);
   }
   close(pidfd);
   return {};

@@ -138,7 +138,7 @@ TEST_CASE("Clearing spares the lock, follows no link, and removing takes all") {
   CHECK_FALSE(std::filesystem::exists(folder.file("hosts")));
   CHECK(std::filesystem::exists(folder.file("lock")));
   CHECK(std::filesystem::exists(precious + "/file"));
-  remove_run_folder(folder);
+  remove_run_folder(folder, lock);
   CHECK_FALSE(std::filesystem::exists(folder.path));
   CHECK_FALSE(std::filesystem::exists(folder.parent));
 }
@@ -148,8 +148,48 @@ TEST_CASE("A lock file that was removed under us does not count") {
   const RunFolder folder = folder_in(base.path);
   FolderLock old;
   REQUIRE(old.take(folder) == FolderLock::Taken::kYes);
-  remove_run_folder(folder);
+  remove_run_folder(folder, old);
+  CHECK_FALSE(old.is_still_there(folder));
   FolderLock fresh;
   CHECK(fresh.take(folder) == FolderLock::Taken::kYes);
   CHECK(is_locked(folder));
+  // Whoever lost the folder takes nothing of its next owner with it.
+  remove_run_folder(folder, old);
+  CHECK(fresh.is_still_there(folder));
+}
+
+TEST_CASE("Leftovers are removed by whoever gets the lock, and by nobody else") {
+  Base base;
+  const RunFolder folder = folder_in(base.path);
+  CHECK(remove_leftovers(folder) == FolderLock::Taken::kGone);
+  CHECK_FALSE(std::filesystem::exists(folder.path));
+  {
+    FolderLock lock;
+    REQUIRE(lock.take(folder) == FolderLock::Taken::kYes);
+    REQUIRE(write_file(folder.file("daemon.pid"), "1\n") == "");
+    CHECK(remove_leftovers(folder) == FolderLock::Taken::kHeldByAnother);
+    CHECK(std::filesystem::exists(folder.file("daemon.pid")));
+  }
+  CHECK(remove_leftovers(folder) == FolderLock::Taken::kYes);
+  CHECK_FALSE(std::filesystem::exists(folder.path));
+}
+
+TEST_CASE("A holder serves while its process lives and has not said that it ends") {
+  Base base;
+  const RunFolder folder = folder_in(base.path);
+  REQUIRE(make_run_folder(folder) == "");
+  CHECK_FALSE(holder_is_alive(folder));
+  REQUIRE(write_file(folder.file("daemon.pid"), std::to_string(getpid()) + "\n") == "");
+  CHECK(holder_is_alive(folder));
+  REQUIRE(write_file(folder.ended(), "weft down\n") == "");
+  CHECK_FALSE(holder_is_alive(folder));
+  unlink(folder.ended().c_str());
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info;
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);  // a zombie
+  REQUIRE(write_file(folder.file("daemon.pid"), std::to_string(child) + "\n") == "");
+  CHECK_FALSE(holder_is_alive(folder));
+  waitpid(child, nullptr, 0);
+  CHECK_FALSE(holder_is_alive(folder));
 }
