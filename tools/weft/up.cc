@@ -160,7 +160,7 @@ Outcome<std::unique_ptr<ControlClient>> connect_to_end(const RunFolder& folder) 
         return std::unique_ptr<ControlClient>();
       case FolderLock::Taken::kGone:
         if (tries > 0) return std::unique_ptr<ControlClient>();
-        return client;
+        return ControlClient::connect(folder);  // it may have gone after it said why it does not answer
       case FolderLock::Taken::kFailed:
         return client;
       case FolderLock::Taken::kHeldByAnother:
