@@ -7,6 +7,7 @@ import contextlib
 import mmap
 import os
 import random
+import re
 import socket
 import struct
 import time
@@ -17,7 +18,9 @@ from harness.report import Case
 from harness.roce import ones_sum
 
 MESSAGE = 256
-VERSION = 1
+MESSAGES_H = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "protocols", "attach", "messages.h")
+with open(MESSAGES_H, encoding="utf-8") as header:
+    VERSION = int(re.search(r"kAttachVersion = (\d+);", header.read()).group(1))
 HELLO, WELCOME, REFUSED, BYE = 1, 2, 3, 10
 SECONDS = 4
 
