@@ -150,11 +150,18 @@ void Context::destroy_objects(Instant now) {
   handles_.for_each(HandleKind::kQp, [&](uint32_t handle, uint32_t index) {
     Leftovers left;
     leave_groups(*qps_.at(index)->engine, now);
+    uint32_t qpn = 0;
+    uint32_t type = 0;
     {
       nic::CommandSection section(device_, now);
-      remove_qp(handle, *qps_.at(index), left, now);
+      RxeQp& qp = *qps_.at(index);
+      qpn = qp.engine->qpn;
+      type = static_cast<uint32_t>(qp.engine->type);
+      remove_qp(handle, qp, left, now);
     }
     left.unmap(device_.platform());
+    const nic::Gid nobody = {};
+    device_.platform().qp_state(device_.identity().nic, qpn, nic::kQpDestroyed, type, 0, nobody);
   });
   handles_.for_each(HandleKind::kCq, [&](uint32_t handle, uint32_t index) {
     Leftovers left;

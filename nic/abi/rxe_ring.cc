@@ -165,7 +165,10 @@ bool RxeSendQueue::peek(nic::SendRequest& out) {
     out.inline_data = element + kSendHeader;
     return true;
   }
-  if ((wr.send_flags & kFlagInline) != 0) {
+  // rdma-core before 64 forgets the flag in ibv_wr_set_inline_data: bytes without any entry of a list are that.
+  const bool bytes_alone =
+      sge_count == 0 && inline_bytes != 0 && (is_send(out.work.opcode) || is_write(out.work.opcode));
+  if ((wr.send_flags & kFlagInline) != 0 || bytes_alone) {
     // num_sge is the program's count here and means nothing.
     if (inline_bytes > max_inline) out.fault = WorkStatus::kLocalLength;
     out.work.length = inline_bytes > max_inline ? 0 : inline_bytes;
@@ -284,6 +287,33 @@ bool RxeCompletionRing::put(const nic::Completion& completion) {
 void RxeCompletionRing::publish(uint32_t position) {
   visible_ = (position - position_of_zero_) & ring.mask();
   ring.producer().store(visible_, std::memory_order_release);
+}
+
+uint32_t RxeCompletionRing::withdraw(uint32_t qpn) {
+  uint32_t count = 0;
+  for (uint32_t i = taken_by_program(); i != staged_; i = (i + 1) & ring.mask()) {
+    uint8_t* element = ring.element(i);
+    uint32_t number = 0;
+    uint32_t status = 0;
+    memcpy(&number, element + offsetof(ib_uverbs_wc, qp_num), sizeof number);
+    memcpy(&status, element + offsetof(ib_uverbs_wc, status), sizeof status);
+    if (number != qpn || status == nic::kWithdrawn) continue;
+    // One store: a program that polls at this moment gets the one or the other.
+    reinterpret_cast<std::atomic<uint32_t>*>(element + offsetof(ib_uverbs_wc, status))
+        ->store(nic::kWithdrawn, std::memory_order_relaxed);
+    ++count;
+  }
+  return count;
+}
+
+uint32_t RxeCompletionRing::withdrawn() {
+  uint32_t count = 0;
+  for (uint32_t i = ring.mapped() ? taken_by_program() : staged_; i != staged_; i = (i + 1) & ring.mask()) {
+    uint32_t status = 0;
+    memcpy(&status, ring.element(i) + offsetof(ib_uverbs_wc, status), sizeof status);
+    count += status == nic::kWithdrawn ? 1 : 0;
+  }
+  return count;
 }
 
 uint32_t RxeCompletionRing::pending() { return (staged_ - taken_by_program()) & ring.mask(); }

@@ -101,6 +101,8 @@ class RxeCompletionRing final : public nic::CompletionSink {
   bool put(const nic::Completion& completion) override;
   void publish(uint32_t position) override;
   void check() override { taken_by_program(); }
+  uint32_t withdraw(uint32_t qpn) override;
+  uint32_t withdrawn() override;
   /// Without the lock, a hint: the consumer index is one past the producer, which is a full ring or the defect.
   /// The ring may be replaced and unmapped meanwhile.
   bool suspicious() const;

@@ -52,6 +52,7 @@ void Device::destroy_cq(CompletionQueue& cq) {
     *link = cq.next_dirty;
     break;
   }
+  if (withdrawn() != 0) found_withdrawn(cq.sink->withdrawn());
   if (cq.events_owed != 0) --cqs_owed_;
   if (cq.channel != nullptr) --cq.channel->users;
   cqs_.give(cq.index);
@@ -81,8 +82,9 @@ void Device::complete(CompletionQueue& cq, const Completion& completion) {
   dirty_ = &cq;
 }
 
-/// A CQ that has lost a completion is of no use any more, and no QP can work without its completions: they go to ERR and
-/// their program hears it for each. IBTA Vol 1, 11.6.3.3 (CQ error) and 11.6.3.2 (local work queue catastrophic error).
+/// A CQ that has lost a completion is of no use any more, and no QP can work without its completions: they go to ERR
+/// and their program hears it for each. IBTA Vol 1, 11.6.3.3 (CQ error) and 11.6.3.2 (local work queue catastrophic
+/// error).
 void Device::fail_after_overrun(Instant now) {
   while (overrun_seen_) {
     overrun_seen_ = false;  // the flushes may overrun other CQs
@@ -121,6 +123,15 @@ void Device::complete_receive(QueuePair& qp, Completion& completion) {
     holding_ = &qp;
   }
   complete(cq, completion);
+}
+
+/// Nothing carries the number of a QP that was reset or destroyed.
+void Device::withdraw_completions(const QueuePair& qp) {
+  CompletionQueue* const cqs[] = {qp.send_cq, qp.receive_cq == qp.send_cq ? nullptr : qp.receive_cq};
+  for (CompletionQueue* cq : cqs) {
+    if (cq == nullptr || !platform_.steps_over_withdrawn(cq->user_handle)) continue;
+    withdrawn_.fetch_add(cq->sink->withdraw(qp.qpn), std::memory_order_relaxed);
+  }
 }
 
 void Device::publish_completions() {

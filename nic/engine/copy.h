@@ -8,8 +8,8 @@
 //   compare_swap_user / fetch_add_user   8-byte atomics on user memory
 // Each returns false when the memory faulted; what had been copied up to there stays copied.
 //
-// The fix-up: nic/preload's SIGSEGV/SIGBUS handler asks copy_fixup(pc) and, when it is not 0, continues there. Without a
-// handler (copy_use_system_calls(true)) pread/pwrite-like system calls do the work. One file per architecture.
+// The fix-up: nic/preload's SIGSEGV/SIGBUS handler asks copy_fixup(pc) and, when it is not 0, continues there. Without
+// a handler (copy_use_system_calls(true)) pread/pwrite-like system calls do the work. One file per architecture.
 #pragma once
 
 #include <cstddef>

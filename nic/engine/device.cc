@@ -176,13 +176,36 @@ void Device::run_timers(Instant now) {
     RcMachines* rc = qp != nullptr ? qp->rc() : nullptr;
     if (rc == nullptr || qp->now_state() < QpState::kReadyToSend || qp->now_state() == QpState::kError) continue;
     if (rc->requester.next_deadline() <= now) {
+      const uint32_t probes = rc->requester.stats().probes;
       rc->requester.on_timer(now);
+      if (rc->requester.stats().probes != probes) ask_for_peer(*qp);
       reap_sends(*qp, now);
       if (has_more(*qp, now)) activate(*qp);
     }
     if (qp->now_state() == QpState::kError) continue;
     // A machine that stays due is asked again in the next pass, not in this loop.
     timers_.schedule(id, std::max(rc->requester.next_deadline(), now + nanoseconds(1)));
+  }
+}
+
+/// The fabric tells of frames that it lost, but not of a QP that its process does not serve: that is asked.
+void Device::ask_for_peer(const QueuePair& qp) {
+  Gid gid;
+  std::copy_n(qp.route.dgid.begin(), sizeof gid, gid);
+  platform_.peer_silent(welcome_.nic, gid, qp.attributes.dest_qpn);
+}
+
+void Device::peer_gone(const GidBytes& gid, uint32_t qpn, Instant now) {
+  if (!usable()) return;
+  CommandSection section(*this, now);
+  const uint32_t scan = qps_.high_water();
+  for (uint32_t i = 0; i < scan; ++i) {
+    QueuePair* qp = qps_.at(i);
+    RcMachines* rc = qp != nullptr ? qp->rc() : nullptr;
+    if (rc == nullptr || qp->now_state() < QpState::kReadyToSend || qp->now_state() == QpState::kError) continue;
+    if (qp->attributes.dest_qpn != qpn || qp->route.dgid != gid) continue;
+    rc->requester.on_notice(now);
+    timers_.schedule(i, rc->requester.next_deadline());
   }
 }
 

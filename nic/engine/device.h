@@ -15,6 +15,7 @@
 //   fatal(now)          the daemon is gone: every QP goes to ERR and flushes, every context hears DEVICE_FATAL
 //   detach()            in the child of a fork: touches no lock; every later command answers EIO
 //   dispatch_event()    PORT_ACTIVE, PORT_ERR, GID_CHANGE, ... from the daemon, to every context
+//   peer_gone()           the answer to Platform::peer_silent(): nobody serves that QP
 //   drain(now)          at exit: passes until no answer is owed any more, at most `attempts` of them
 //
 // Memory for the Device comes from the caller (zero-filled mmap, placement new); what it needs later it maps itself.
@@ -121,6 +122,8 @@ class Device {
   void fatal(Instant now);
   void detach() { detached_.store(true, std::memory_order_relaxed); }
   void dispatch_event(uint32_t event_type, uint32_t port);
+  /// Nobody serves that QP: who waits for it is charged from now on, as for a lost frame.
+  void peer_gone(const GidBytes& gid, uint32_t qpn, Instant now);
   bool drain(Instant now, uint32_t attempts = 64);
 
   // ---- without the lock
@@ -132,6 +135,10 @@ class Device {
   const DeviceLimits& limits() const { return limits_; }
   /// The doorbell of POST_SEND: marks the QP; try_progress() looks at it.
   void ring(uint32_t qp_index);
+
+  /// Completions marked as withdrawn that nobody has come across yet.
+  uint32_t withdrawn() const { return withdrawn_.load(std::memory_order_relaxed); }
+  void found_withdrawn(uint32_t count) { withdrawn_.fetch_sub(count, std::memory_order_relaxed); }
 
   // ---- in a CommandSection
   void add_listener(EventTarget& target);
@@ -179,6 +186,7 @@ class Device {
   void take_notices(Instant now);
   void apply_notice(const attach::Notice& notice, Instant now);
   void run_timers(Instant now);
+  void ask_for_peer(const QueuePair& qp);
   void set_deadline(Instant now);
   void wake_if_needed();
   void kick();
@@ -188,6 +196,7 @@ class Device {
   void complete_receive(QueuePair& qp, Completion& completion);
   void fail_after_overrun(Instant now);
   bool solicited_published(CompletionQueue& cq);
+  void withdraw_completions(const QueuePair& qp);
   void publish_completions();
   void announce(CompletionQueue& cq);
   bool retry_announcements();
@@ -205,6 +214,7 @@ class Device {
   void reset(QueuePair& qp);
   void to_error(QueuePair& qp, Instant now);
   void to_send_error(QueuePair& qp);
+  void tell_state(const QueuePair& qp);
   void sends_failed(QueuePair& qp, Instant now);
   void flush_sends(QueuePair& qp);
   void flush_receives(QueuePair& qp);
@@ -277,6 +287,7 @@ class Device {
   std::atomic<uint32_t> polls_{0};                ///< calls of quiet(): somebody polls inline
   std::atomic<int64_t> next_deadline_{INT64_MAX};
   std::atomic<int64_t> thread_deadline_{INT64_MIN};  ///< what the sleeping thread will wake for; MIN while it is awake
+  std::atomic<uint32_t> withdrawn_{0};
   std::atomic<bool> detached_{false};
   std::atomic<bool> dead_{false};
   std::atomic<uint64_t> doorbell_summary_{0};
@@ -286,7 +297,7 @@ class Device {
   alignas(64) bool starved_ = false;  ///< some frame waits for a transmit slot
   bool wake_wanted_ = false;
   bool overrun_seen_ = false;  ///< some CQ lost a completion, its QPs have not been told
-  bool linger_turn_ = false;  ///< the thread gave up the processor instead of sleeping
+  bool linger_turn_ = false;   ///< the thread gave up the processor instead of sleeping
   Instant last_pass_{};
   uint32_t linger_left_ = 0;
   uint32_t linger_ban_ = 0;

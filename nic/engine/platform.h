@@ -20,6 +20,7 @@ struct RingMemory {
 struct ResolvedPeer {
   uint8_t mac[6] = {};
   bool outside = false;  ///< strict timers
+  uint32_t ipv4 = 0;     ///< of the owner, host order: what notices name it by; 0 when unknown
 };
 
 class Platform {
@@ -36,8 +37,16 @@ class Platform {
   virtual void object_seen(char kind, uint64_t user_handle) = 0;
   /// Something was armed, queued or given a deadline by a thread that will not poll: wake the background thread.
   virtual void wake_thread() = 0;
-  /// QP changed state; for `weft show qps`. state: ibv_qp_state, 7 destroyed.
-  virtual void qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn, const Gid& peer) = 0;
+  /// QP changed state; for `weft show qps`, and for peers that wait for it. state: ibv_qp_state, 7 destroyed. With the
+  /// engine's lock held when the engine itself moved it, to ERR or SQE.
+  virtual void qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn,
+                        const Gid& peer) = 0;
+  /// Whether the program's polling of that CQ (its user_handle) steps over completions marked as withdrawn; without
+  /// that none are. With the engine's lock held.
+  virtual bool steps_over_withdrawn(uint64_t) const { return false; }
+  /// A patient requester hears nothing from a QP: if nobody serves that one, the platform calls Device::peer_gone(), at
+  /// any later time. With the engine's lock held, once per ACK timeout at most: must not block.
+  virtual void peer_silent(uint32_t, const Gid&, uint32_t) {}
 
  protected:
   ~Platform() = default;

@@ -78,6 +78,7 @@ void Device::destroy_qp(QueuePair& qp, Instant now) {
   qp.state.store(QpState::kReset, std::memory_order_relaxed);
   unlink(qp);
   windows_.release(regions_, qp.qpn);
+  withdraw_completions(qp);
   // What was held back for an acknowledge is shown now: nobody waits for this QP any more.
   publish_completions();
   qp_of_qpn_[qp.qpn & qpn_mask_] = 0;
@@ -240,6 +241,7 @@ int Device::modify_qp(QueuePair& qp, QpState to, uint32_t mask, const QpAttribut
     qp.attributes.address = values.address;
     make_route(welcome_, values.address, std::to_array(peer->mac), peer->outside,
                flow_label_of_qpns(qp.qpn, qp.attributes.dest_qpn), qp.route);
+    if (peer->ipv4 != 0) qp.route.peer_ipv4 = peer->ipv4;
   }
   if (mask != kMaskState) adjust(qp);
   if (to == from) return 0;
@@ -278,6 +280,7 @@ void Device::reset(QueuePair& qp) {
   unlink(qp);
   windows_.release(regions_, qp.qpn);
   qp.local_wait = LocalWait::kNone;
+  withdraw_completions(qp);
   qp.machines.emplace<std::monostate>();
   qp.posted = 0;
   qp.rq_taken = false;
@@ -305,12 +308,22 @@ void Device::to_error(QueuePair& qp, Instant now) {
   flush_receives(qp);
   tell_last_request(qp);
   link_error(qp);
+  tell_state(qp);
 }
 
 /// A work of UC or UD failed: the send queue stops, the receive queue goes on. IBTA Vol 1, 10.3.1.7.
 void Device::to_send_error(QueuePair& qp) {
   qp.state.store(QpState::kSendError, std::memory_order_relaxed);
   flush_sends(qp);
+  tell_state(qp);
+}
+
+/// Peers that wait for an answer ask the daemon who serves this QP.
+void Device::tell_state(const QueuePair& qp) {
+  Gid peer;
+  std::copy_n(qp.attributes.address.dgid.begin(), sizeof peer, peer);
+  platform_.qp_state(welcome_.nic, qp.qpn, static_cast<uint32_t>(qp.now_state()), static_cast<uint32_t>(qp.type),
+                     qp.attributes.dest_qpn, peer);
 }
 
 void Device::sends_failed(QueuePair& qp, Instant now) {

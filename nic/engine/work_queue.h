@@ -87,6 +87,11 @@ struct Completion {
   uint32_t source_qpn = 0;
 };
 
+/// Status of a completion whose QP was reset or destroyed before the program took it. The program's ring has no way to
+/// take an entry out again while the program may be polling, so what polls for it steps over these
+/// (Platform::steps_over_withdrawn).
+inline constexpr uint32_t kWithdrawn = 0x57'45'46'54;
+
 class SendQueue {
  public:
   virtual bool peek(SendRequest& out) = 0;
@@ -119,6 +124,10 @@ class CompletionSink {
   virtual void publish(uint32_t position) = 0;
   /// Looks at how far the program has read, and mends what an ABI's library is known to get wrong there.
   virtual void check() = 0;
+  /// Marks what the program has not taken of that QP as withdrawn (kWithdrawn for a status); says how many.
+  virtual uint32_t withdraw(uint32_t qpn) = 0;
+  /// How many withdrawn ones the program has not come across yet.
+  virtual uint32_t withdrawn() = 0;
 
  protected:
   ~CompletionSink() = default;

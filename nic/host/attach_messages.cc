@@ -19,6 +19,8 @@ namespace {
 using attach::MessageType;
 
 constexpr uint32_t kQpnMask = 0xFFFFFF;
+constexpr uint32_t kQpStateReadyToReceive = 2;
+constexpr uint32_t kQpStateError = 6;
 constexpr uint32_t kQpStateDestroyed = 7;
 constexpr uint32_t kLastQpState = 7;
 constexpr uint32_t kMaxMemberships = 1u << 18;  // a process has 4096 QPs; a hostile one has a bound
@@ -84,6 +86,8 @@ bool AttachServer::handle(Channel& channel, const Message& message, Instant now)
       return on_multicast(channel, message_as<attach::Multicast>(message), now);
     case MessageType::kQpState:
       return on_qp_state(channel, message_as<attach::QpState>(message), now);
+    case MessageType::kPeerQuery:
+      return on_peer_query(channel, message_as<attach::PeerQuery>(message), now);
     case MessageType::kCounters:
       return on_counters(channel, message_as<attach::Counters>(message), now);
     case MessageType::kBye:
@@ -224,6 +228,7 @@ bool AttachServer::on_resolve(Channel& channel, const attach::Resolve& resolve, 
   const Gid gid = gid_of(resolve.gid);
   if (const auto owner = plan_.find(gid)) {
     std::copy(owner->mac.begin(), owner->mac.end(), resolved.mac);
+    resolved.ipv4 = owner->ipv4;
   } else if (const auto group = multicast_mac(gid)) {
     std::copy(group->begin(), group->end(), resolved.mac);
   } else {
@@ -282,6 +287,29 @@ bool AttachServer::on_qp_state(Channel& channel, const attach::QpState& qp, Inst
   if (is_new) ++run_of(seat.run_id).qps;
   it->second = QpRecord{qp.nic, qp.state, qp.type, qp.peer_qpn & kQpnMask, qp.mtu, gid_of(qp.peer_gid)};
   return true;
+}
+
+bool AttachServer::on_peer_query(Channel& channel, const attach::PeerQuery& query, Instant now) {
+  if (query.nic >= seats_.at(channel.seat).nics) return drop(channel, "named a NIC that it does not have", now);
+  const auto owner = plan_.find(gid_of(query.gid));
+  if (!owner || serves(owner->host, owner->nic, query.qpn)) return true;
+  attach::PeerGone gone{};
+  gone.head = {MessageType::kPeerGone, query.head.tag};
+  gone.nic = query.nic;
+  gone.qpn = query.qpn;
+  std::copy(std::begin(query.gid), std::end(query.gid), gone.gid);
+  return answer(channel, &gone, now);
+}
+
+/// Whether some process of the host receives frames for that QP.
+bool AttachServer::serves(uint32_t host, uint32_t nic, uint32_t qpn) const {
+  for (const auto& [id, seat] : seats_) {
+    if (seat.host != host || (qpn >> kQpnRangeLog2) != seat.range) continue;
+    const auto qp = seat.qps.find(qpn);
+    if (qp == seat.qps.end() || qp->second.nic != nic) return false;
+    return qp->second.state >= kQpStateReadyToReceive && qp->second.state < kQpStateError;
+  }
+  return false;
 }
 
 bool AttachServer::on_counters(Channel& channel, const attach::Counters& counters, Instant now) {

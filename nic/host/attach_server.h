@@ -168,6 +168,8 @@ class AttachServer {
   int join_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
   int leave_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
   bool on_qp_state(Channel& channel, const attach::QpState& qp, Instant now);
+  bool on_peer_query(Channel& channel, const attach::PeerQuery& query, Instant now);
+  bool serves(uint32_t host, uint32_t nic, uint32_t qpn) const;
   bool on_counters(Channel& channel, const attach::Counters& counters, Instant now);
 
   bool answer(Channel& channel, const void* message, Instant now);

@@ -9,6 +9,7 @@
 // deadline has come. And after a wake it *lingers*: it sleeps in short pieces and needs no further wakes, which cost
 // the program a system call and a context switch each, until a while went by without one.
 #include <errno.h>
+#include <string.h>
 #include <sys/prctl.h>
 
 #include "nic/preload/clock.h"
@@ -84,6 +85,7 @@ void Guest::receive_messages() {
     attach::MessageHead head;
     attach::Resolved resolved;
     attach::Event event;
+    attach::PeerGone gone;
     uint8_t bytes[attach::kMessageBytes];
   } message;
   for (;;) {
@@ -100,6 +102,10 @@ void Guest::receive_messages() {
       raw::futex_wake(&answered_, 1);
     } else if (message.head.type == attach::MessageType::kEvent && message.event.nic < attachment_.nic_count) {
       devices_[message.event.nic]->dispatch_event(message.event.event, message.event.port);
+    } else if (message.head.type == attach::MessageType::kPeerGone && message.gone.nic < attachment_.nic_count) {
+      GidBytes gid;
+      memcpy(gid.data(), message.gone.gid, gid.size());
+      devices_[message.gone.nic]->peer_gone(gid, message.gone.qpn, read_clock());
     }
   }
 }

@@ -26,6 +26,8 @@ constinit std::atomic<bool> fork_hooked{false};
 constexpr uint64_t kMinDescriptors = 4096;
 constexpr int64_t kResolveLimitNs = 3'000'000'000;
 constexpr int64_t kLastWaitNs = 100'000'000;
+constexpr int64_t kRoomLimitNs = 100'000'000;
+constexpr uint32_t kQpSendError = 5;  // ibv_qp_state; from here on the engine may say it with its lock held
 
 // A NIC takes three descriptors, an event channel two more; the usual soft limit of 1024 is for select() users, whom a
 // higher limit does not hurt as long as they open few files.
@@ -206,6 +208,7 @@ int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
   if (const int error = ask(question.head); error != 0) return error;
   memcpy(out.mac, answer_.mac, sizeof out.mac);
   out.outside = answer_.outside != 0;
+  out.ipv4 = answer_.ipv4;
   return 0;
 }
 
@@ -249,8 +252,23 @@ void Guest::qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, 
   message.type = type;
   message.peer_qpn = peer_qpn;
   memcpy(message.peer_gid, peer, sizeof message.peer_gid);
-  // Only a display depends on it: a daemon that does not read must not stop a program.
+  if (send(&message, false) == 0 || (state >= kQpSendError && state < nic::kQpDestroyed)) return;
+  // The channel is full: hundreds of QPs at once. Peers ask the daemon for this, so it is worth a moment; a daemon that
+  // does not read must not stop a program, though.
+  pollfd room = {attachment_.socket.load(), POLLOUT, 0};
+  raw::poll(&room, 1, kRoomLimitNs);
   send(&message, false);
+}
+
+bool Guest::steps_over_withdrawn(uint64_t cq) const { return inline_progress::polled_here(cq); }
+
+void Guest::peer_silent(uint32_t nic, const nic::Gid& gid, uint32_t qpn) {
+  attach::PeerQuery question{};
+  question.head.type = attach::MessageType::kPeerQuery;
+  question.nic = nic;
+  question.qpn = qpn;
+  memcpy(question.gid, gid, sizeof question.gid);
+  send(&question, false);  // lost: the next timeout asks again
 }
 
 // The lock is held across the fork, so that the child's copy of it is in a known state.

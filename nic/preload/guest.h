@@ -48,6 +48,8 @@ class Guest final : public nic::Platform {
   void wake_thread() override;
   void qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn,
                 const nic::Gid& peer) override;
+  bool steps_over_withdrawn(uint64_t cq) const override;
+  void peer_silent(uint32_t nic, const nic::Gid& gid, uint32_t qpn) override;
 
   /// Body of the background thread (background.cc); does not return while the process lives.
   void run_background();

@@ -84,24 +84,74 @@ void polled(PatchedContext& entry, bool found_something) {
   if (empty >= kEmptyPollsBeforeYield && entry.device.load(std::memory_order_relaxed) != nullptr) raw::sched_yield();
 }
 
+uint32_t status_of(const void* wc) {
+  uint32_t status = 0;
+  __builtin_memcpy(&status, static_cast<const char*>(wc) + kWcStatus, sizeof status);
+  return status;
+}
+
+// Closes the gaps that withdrawn completions leave among those found; how many stay.
+int without_withdrawn(nic::Device& device, int found, void* wc) {
+  auto* entries = static_cast<char*>(wc);
+  int kept = 0;
+  for (int i = 0; i < found; ++i) {
+    const char* from = entries + static_cast<size_t>(i) * kWcBytes;
+    if (status_of(from) == nic::kWithdrawn) continue;
+    if (kept != i) __builtin_memmove(entries + static_cast<size_t>(kept) * kWcBytes, from, kWcBytes);
+    ++kept;
+  }
+  if (kept != found) device.found_withdrawn(static_cast<uint32_t>(found - kept));
+  return kept;
+}
+
+int poll_what_counts(PatchedContext& entry, void* cq, int count, void* wc) {
+  for (;;) {
+    const int found = entry.poll_cq(cq, count, wc);
+    nic::Device* device = entry.device.load(std::memory_order_relaxed);
+    if (found <= 0 || device == nullptr || device->withdrawn() == 0) return found;
+    const int kept = without_withdrawn(*device, found, wc);
+    if (kept != 0) return kept;
+  }
+}
+
 int poll_cq_hook(void* cq, int count, void* wc) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return -1;
   progress(*entry);
-  const int found = entry->poll_cq(cq, count, wc);
+  const int found = poll_what_counts(*entry, cq, count, wc);
   polled(*entry, found != 0);
   return found;
+}
+
+// Without inline progress.
+int poll_cq_plain_hook(void* cq, int count, void* wc) {
+  PatchedContext* entry = find(cq);
+  return entry == nullptr ? -1 : poll_what_counts(*entry, cq, count, wc);
+}
+
+bool at_withdrawn(PatchedContext& entry, const void* cq) {
+  nic::Device* device = entry.device.load(std::memory_order_relaxed);
+  if (device == nullptr || device->withdrawn() == 0) return false;
+  uint32_t status = 0;
+  __builtin_memcpy(&status, static_cast<const char*>(cq) + kExtendedStatus, sizeof status);
+  if (status != nic::kWithdrawn) return false;
+  device->found_withdrawn(1);
+  return true;
 }
 
 int start_poll_hook(void* cq, void* attributes) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return ENOENT;
-  progress(*entry);
+  if (settings().inline_progress) progress(*entry);
   const auto handle = reinterpret_cast<uint64_t>(cq);
   abi::Context* context = entry->device.load(std::memory_order_acquire) == nullptr ? nullptr : entry->file->context;
   if (context != nullptr && context->cq_overtaken(handle)) context->mend_cq(handle, read_clock());
-  const int result = entry->start_poll(cq, attributes);
-  polled(*entry, result == 0);
+  int result = entry->start_poll(cq, attributes);
+  while (result == 0 && at_withdrawn(*entry, cq)) {
+    entry->end_poll(cq);  // takes it
+    result = entry->start_poll(cq, attributes);
+  }
+  if (settings().inline_progress) polled(*entry, result == 0);
   return result;
 }
 
@@ -109,7 +159,8 @@ int next_poll_hook(void* cq) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return ENOENT;
   if (settings().inline_progress) progress(*entry);
-  const int result = entry->next_poll(cq);
+  int result = entry->next_poll(cq);
+  while (result == 0 && at_withdrawn(*entry, cq)) result = entry->next_poll(cq);
   if (result == ENOENT) {
     const uint64_t token = drained_token(cq);
     drained_mark(token).store(token, std::memory_order_relaxed);
@@ -117,9 +168,10 @@ int next_poll_hook(void* cq) {
   return result;
 }
 
-// When next_poll finds nothing, rdma-core before 55 has given up its place and its lock already, and end_poll then steps
-// over the completion that comes next: lost without a trace (kernel_abi C.5). There, end_poll has nothing left to do.
-// Newer ones must have it called. Which one this is shows the first time, in the engine's lock, where nothing is added.
+// When next_poll finds nothing, rdma-core before 55 has given up its place and its lock already, and end_poll then
+// steps over the completion that comes next: lost without a trace (kernel_abi C.5). There, end_poll has nothing left to
+// do. Newer ones must have it called. Which one this is shows the first time, in the engine's lock, where nothing is
+// added.
 void end_poll_hook(void* cq) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return;
@@ -199,7 +251,7 @@ PatchedContext* patch_context(uintptr_t context) {
   entry->steps_over.store(false);
   entry->context.store(context, std::memory_order_release);
   entry->device.store(&file->guest->device(file->nic), std::memory_order_release);
-  if (settings().inline_progress) patch(ops + kOpsPollCq, poll_cq_hook);
+  patch(ops + kOpsPollCq, settings().inline_progress ? poll_cq_hook : poll_cq_plain_hook);
   patch(ops + kOpsPostRecv, post_recv_hook);
   return entry;
 }
@@ -229,7 +281,7 @@ void patch_extended(uintptr_t cq, PatchedContext& entry) {
   entry.start_poll = start;
   patch(cq + kExtendedEndPoll, end_poll_hook);
   patch(cq + kExtendedNextPoll, next_poll_hook);
-  if (settings().inline_progress) patch(cq + kExtendedStartPoll, start_poll_hook);
+  patch(cq + kExtendedStartPoll, start_poll_hook);
 }
 
 }  // namespace
@@ -243,6 +295,16 @@ void completion_queue_seen(uint64_t user_handle) {
   if (!read_word(cq, context) || context == 0 || (context & 7) != 0) return;
   PatchedContext* entry = patch_context(context);
   if (entry != nullptr) patch_extended(cq, *entry);
+}
+
+bool polled_here(uint64_t user_handle) {
+  const auto cq = static_cast<uintptr_t>(user_handle);
+  uintptr_t context = 0;
+  if (cq == 0 || (cq & 7) != 0 || !read_word(cq, context) || context == 0) return false;
+  for (const PatchedContext& entry : contexts) {
+    if (entry.context.load(std::memory_order_acquire) == context) return entry.device.load() != nullptr;
+  }
+  return false;
 }
 
 void forget(const OpenDevice& file) {

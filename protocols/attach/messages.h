@@ -40,6 +40,8 @@ enum class MessageType : uint32_t {
   kBye = 10,
   kFaultArm = 11,    // reserved for fault scenarios
   kFaultFired = 12,  // reserved for fault scenarios
+  kPeerQuery = 20,
+  kPeerGone = 21,
 };
 
 struct MessageHead {
@@ -121,7 +123,26 @@ struct Resolved {
   uint8_t mac[6];
   uint8_t outside;  ///< 1: the peer is outside the fabric: strict timers
   uint8_t reserved;
-  uint8_t unused[236];
+  uint32_t ipv4;    ///< the owner's address, host order: what notices name it by, whichever of its GIDs was asked for; or 0
+  uint8_t unused[232];
+};
+
+/// Process to daemon: a patient requester hears nothing from that QP. PeerGone is the answer when nobody serves it (it
+/// never was, was destroyed, is in RESET, INIT or ERR); a peer that is merely slow or stopped gets none.
+struct PeerQuery {
+  MessageHead head;
+  uint32_t nic;
+  uint32_t qpn;
+  uint8_t gid[16];
+  uint8_t unused[224];
+};
+
+struct PeerGone {
+  MessageHead head;
+  uint32_t nic;  ///< as asked
+  uint32_t qpn;
+  uint8_t gid[16];
+  uint8_t unused[224];
 };
 
 struct Multicast {
@@ -171,6 +192,6 @@ template <typename T>
 inline constexpr bool kIsMessage = sizeof(T) == kMessageBytes && std::is_trivially_copyable_v<T>;
 static_assert(kIsMessage<Hello> && kIsMessage<Welcome> && kIsMessage<Refused> && kIsMessage<Resolve>);
 static_assert(kIsMessage<Resolved> && kIsMessage<Multicast> && kIsMessage<QpState> && kIsMessage<Counters>);
-static_assert(kIsMessage<Event> && kIsMessage<Bye>);
+static_assert(kIsMessage<Event> && kIsMessage<Bye> && kIsMessage<PeerQuery> && kIsMessage<PeerGone>);
 
 }  // namespace weft::attach

@@ -8,6 +8,33 @@
 using namespace weft;
 using namespace weft::test;
 
+TEST_CASE("A withdrawn completion keeps its place, and what the program took is left alone", "[nic][abi][ring]") {
+  Rig rig(1);
+  Client c(rig, 0);
+  abi::RxeCompletionRing sink;
+  REQUIRE(sink.ring.map(*rig.node(0).platform, c.memfd, 7, 48) == 0);
+  nic::Completion completion;
+  for (uint32_t i = 0; i < 6; ++i) {
+    completion.wr_id = i;
+    completion.qpn = 100 + i % 2;
+    REQUIRE(sink.put(completion));
+  }
+  sink.publish(4);
+  sink.ring.consumer().store(1);  // the program took one, of 100
+  CHECK(sink.withdraw(100) == 2);
+  CHECK(sink.withdraw(100) == 0);
+  CHECK(sink.withdrawn() == 2);
+  for (uint32_t i = 0; i < 6; ++i) {
+    ib_uverbs_wc wc;
+    memcpy(&wc, sink.ring.element(i), sizeof wc);
+    CHECK(wc.wr_id == i);
+    CHECK(wc.status == (i == 2 || i == 4 ? nic::kWithdrawn : 0));
+  }
+  sink.ring.consumer().store(3);
+  CHECK(sink.withdrawn() == 1);
+  sink.ring.unmap(*rig.node(0).platform);
+}
+
 TEST_CASE("Rings are sized as soft-RoCE sizes them", "[nic][abi][ring]") {
   CHECK(abi::send_element_bytes(1, 0) == 208 + 16);
   CHECK(abi::send_element_bytes(2, 100) == 208 + 100);

@@ -125,6 +125,31 @@ TEST_CASE("Patient timers charge a timeout only when the fabric knows of a loss"
   }
 }
 
+TEST_CASE("A peer whose process does not serve the QP is asked about, and RETRY_EXC when nobody serves it",
+          "[nic][qp]") {
+  const uint8_t gid = GENERATE(uint8_t{0}, uint8_t{1});
+  Rig rig(2);
+  rig.tick = microseconds(50);
+  Pair p(rig, {}, {.timeout = 8, .retry = 2, .sgid_index = gid});
+  REQUIRE(p.b.to_state(p.b_qp, 0) > 0);  // drops frames, and nobody in the fabric knows
+  REQUIRE(p.a.post(p.a_qp, {.opcode = kSend, .wr_id = 1}) > 0);
+  REQUIRE(rig.run([&] { return rig.node(0).platform->silences == 3; }));
+  CHECK(rig.node(0).platform->silent_qpn == p.b_qp.qpn);
+  ib_uverbs_wc wc;
+  REQUIRE_FALSE(p.a.poll(p.a_cq, wc));
+  GidBytes peer{};
+  std::copy_n(rig.node(1).welcome.gids[gid], peer.size(), peer.begin());
+  rig.device(0).peer_gone(peer, p.b_qp.qpn + 1, rig.now);  // somebody else
+  rig.settle(2000);
+  REQUIRE_FALSE(p.a.poll(p.a_cq, wc));
+  const Instant told = rig.now;
+  rig.device(0).peer_gone(peer, p.b_qp.qpn, rig.now);
+  expect_wc(rig, p.a, p.a_cq, 1, kRetryExc);
+  CHECK(rig.now - told >= 2 * nanoseconds(1'048'576));  // the first of three had begun
+  CHECK(rig.now - told < 4 * nanoseconds(1'048'576));
+  CHECK(rig.node(0).platform->last_state == 6);  // the engine says so itself
+}
+
 TEST_CASE("QPNs lie in the process's range and do not come back at once", "[nic][qp]") {
   Rig rig(1, {.qpn_log2 = 6});
   Client c(rig, 0);

@@ -532,7 +532,7 @@ long Client::post(const Qp& qp, const Post& p, bool doorbell) {
     length = static_cast<uint32_t>(p.inline_data.size());
   } else {
     std::copy(p.sges.begin(), p.sges.end(), reinterpret_cast<rxe_sge*>(data));
-    length = 0xDEAD;  // the builder's wrong sum
+    length = p.sges.empty() ? 0 : 0xDEAD;  // the builder's wrong sum
   }
   wqe->dma.length = length;
   wqe->dma.num_sge = static_cast<uint32_t>(p.sges.size());

@@ -47,6 +47,13 @@ class TestPlatform final : public nic::Platform {
     last_state = state;
   }
 
+  void peer_silent(uint32_t, const nic::Gid&, uint32_t qpn) override {
+    ++silences;
+    silent_qpn = qpn;
+  }
+
+  uint32_t silences = 0;
+  uint32_t silent_qpn = 0;
   std::string seen;
   std::multiset<GidBytes> groups;  ///< one entry per QP
   int multicast_error = 0;

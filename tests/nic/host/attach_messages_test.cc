@@ -25,6 +25,14 @@ attach::QpState qp_state(uint32_t qpn, uint32_t state) {
   return qp;
 }
 
+attach::PeerQuery peer_query(const Gid& gid, uint32_t qpn) {
+  attach::PeerQuery query{};
+  query.head = {MessageType::kPeerQuery, 99};
+  query.qpn = qpn;
+  std::copy(gid.begin(), gid.end(), query.gid);
+  return query;
+}
+
 /// Attaches, says it, and tells whether the client survived.
 template <typename T>
 bool survives(const T& message) {
@@ -377,4 +385,47 @@ TEST_CASE("A loop of short programs is never refused; ranges come back in the or
   const Received again = attach_now();
   REQUIRE(again.head.type == MessageType::kWelcome);
   CHECK(again.as<attach::Welcome>().qpn_base == first);
+}
+
+TEST_CASE("Who waits for a QP that nobody serves is told, who waits for one that is slow is not", "[attach]") {
+  ServerFixture f;
+  TestClient asker(f.path(0)), peer(f.path(1));
+  asker.hello();
+  f.run();
+  REQUIRE(asker.receive().head.type == MessageType::kWelcome);
+  peer.hello();
+  f.run();
+  const uint32_t qpn = peer.receive().as<attach::Welcome>().qpn_base + 5;
+  const auto gone = [&](const Gid& gid, uint32_t number) {
+    asker.say(peer_query(gid, number));
+    attach::Resolve mark{};  // answered in order: what comes before its answer was the query's
+    mark.head = {MessageType::kResolve, 1};
+    asker.say(mark);
+    f.run();
+    const auto got = asker.receive();
+    if (got.head.type != MessageType::kPeerGone) return false;
+    const auto told = got.as<attach::PeerGone>();
+    CHECK(told.head.tag == 99);
+    CHECK(told.qpn == number);
+    CHECK(std::equal(gid.begin(), gid.end(), told.gid));
+    CHECK(asker.receive().head.type == MessageType::kResolved);
+    return true;
+  };
+  const NicIdentity nic = f.plan.nic(1, 0);
+  CHECK(gone(nic.gids[1], qpn));  // never was
+  for (uint32_t state = 0; state <= 7; ++state) {
+    INFO("state " << state);
+    peer.say(qp_state(qpn, state));
+    f.run();
+    const bool serves = state >= 2 && state <= 5;
+    CHECK(gone(nic.gids[0], qpn) == !serves);
+    CHECK(gone(nic.gids[1], qpn) == !serves);
+    CHECK(gone(f.plan.nic(0, 0).gids[1], qpn));  // that number on another host
+  }
+  Gid outside = nic.gids[1];
+  outside[15] = 200;
+  CHECK_FALSE(gone(outside, qpn));  // not ours to judge
+  attach::PeerQuery bad = peer_query(nic.gids[1], qpn);
+  bad.nic = 1;
+  CHECK_FALSE(survives(bad));
 }

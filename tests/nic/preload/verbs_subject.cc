@@ -21,6 +21,8 @@ static_assert(offsetof(ibv_context_ops, poll_cq) == offsets::kOpsPollCq);
 static_assert(offsetof(ibv_context_ops, post_recv) == offsets::kOpsPostRecv);
 static_assert(offsetof(ibv_context, cmd_fd) == offsets::kContextCommandFd);
 static_assert(offsetof(ibv_cq, context) == 0 && offsetof(ibv_cq_ex, context) == 0 && offsetof(ibv_qp, context) == 0);
+static_assert(offsetof(ibv_cq_ex, status) == offsets::kExtendedStatus);
+static_assert(sizeof(ibv_wc) == offsets::kWcBytes && offsetof(ibv_wc, status) == offsets::kWcStatus);
 static_assert(offsetof(ibv_cq_ex, start_poll) == offsets::kExtendedStartPoll);
 static_assert(offsetof(ibv_cq_ex, next_poll) == offsets::kExtendedNextPoll);
 static_assert(offsetof(ibv_cq_ex, end_poll) == offsets::kExtendedEndPoll);
