@@ -72,8 +72,8 @@ static void spoil(struct verbs_pair* pair, const char* name, struct request* r) 
 }
 
 static int run(struct verbs_pair* pair, const struct access_case* test) {
-  struct request r = {(uintptr_t)pair->buffer[0], (uintptr_t)pair->buffer[1], pair->mr[0]->lkey, pair->mr[1]->rkey,
-                      kBytes, kBytes};
+  struct request r = {
+      (uintptr_t)pair->buffer[0], (uintptr_t)pair->buffer[1], pair->mr[0]->lkey, pair->mr[1]->rkey, kBytes, kBytes};
   spoil(pair, test->name, &r);
   pair->status[0] = pair->status[1] = -1;
   if (test->opcode == IBV_WR_SEND && verbs_pair_post_receive(pair, r.receive_bytes)) return 1;

@@ -68,6 +68,7 @@ int verbs_connect_qp(struct ibv_qp* qp, uint32_t peer_qpn, const union ibv_gid* 
                      const struct verbs_pair_options* options) {
   struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1};
   init.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  init.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
   if (ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
     return failed("modify to INIT");
   struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR, .path_mtu = options->mtu, .dest_qp_num = peer_qpn};
@@ -115,10 +116,13 @@ static int create_side(struct verbs_pair* pair, int side) {
   int access = side ? pair->options.target_access : IBV_ACCESS_LOCAL_WRITE;
   pair->mr[side] = ibv_reg_mr(pair->pd, pair->buffer[side], bytes, access);
   if (!pair->mr[side]) return failed("ibv_reg_mr");
-  struct ibv_qp_init_attr attributes = {.send_cq = pair->cq, .recv_cq = pair->cq, .qp_type = IBV_QPT_RC};
+  struct ibv_qp_init_attr_ex attributes = {.send_cq = pair->cq, .recv_cq = pair->cq, .qp_type = IBV_QPT_RC};
   attributes.cap.max_send_wr = attributes.cap.max_recv_wr = kQueueDepth;
   attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
-  pair->qp[side] = ibv_create_qp(pair->pd, &attributes);
+  attributes.pd = pair->pd;
+  attributes.comp_mask = IBV_QP_INIT_ATTR_PD | (pair->options.send_ops ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0);
+  attributes.send_ops_flags = pair->options.send_ops;
+  pair->qp[side] = ibv_create_qp_ex(pair->context, &attributes);
   return pair->qp[side] ? 0 : failed("ibv_create_qp");
 }
 

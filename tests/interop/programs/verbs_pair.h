@@ -27,6 +27,7 @@ struct verbs_pair_options {
   int extended_cq;      // ibv_create_cq_ex and start_poll/next_poll
   int target_access;    // IBV_ACCESS_… of side 1's memory region
   int wait_ms;
+  uint64_t send_ops;    // IBV_QP_EX_WITH_…: QPs with the extended interface
 };
 
 struct verbs_pair {

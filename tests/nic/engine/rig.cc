@@ -292,8 +292,6 @@ Mr Client::reg_mr(const void* start, uint64_t length, uint32_t access) {
   return mr;
 }
 
-long Client::dereg_mr(const Mr& mr) { return plain(IB_USER_VERBS_CMD_DEREG_MR, &mr.handle, 4, 0); }
-
 int Client::create_channel() {
   ib_uverbs_create_comp_channel in = {};
   ib_uverbs_create_comp_channel_resp out = {};
@@ -504,12 +502,8 @@ long Client::post(const Qp& qp, const Post& p, bool doorbell) {
       wqe->wr.wr.atomic.swap = p.swap;
       break;
     case 8:
-      wqe->wr.wr.mw.addr = p.bind.addr;
-      wqe->wr.wr.mw.length = p.bind.length;
-      wqe->wr.wr.mw.mr_lkey = p.bind.region_key;
-      wqe->wr.wr.mw.mw_rkey = p.bind.window_key;
-      wqe->wr.wr.mw.rkey = p.bind.new_key;
-      wqe->wr.wr.mw.access = p.bind.access;
+      static_assert(sizeof wqe->wr.wr.mw == sizeof p.bind);  // the same order of the same fields
+      memcpy(&wqe->wr.wr.mw, &p.bind, sizeof p.bind);
       break;
     case 2:
     case 3:

@@ -5,6 +5,8 @@
 
 namespace weft::test {
 
+long Client::dereg_mr(const Mr& mr) { return plain(IB_USER_VERBS_CMD_DEREG_MR, &mr.handle, 4, 0); }
+
 long Client::try_alloc_mw(uint8_t type, Mw& out) {
   ib_uverbs_alloc_mw in = {};
   ib_uverbs_alloc_mw_resp response = {};
