@@ -18,7 +18,9 @@ namespace weft::abi {
 namespace {
 
 constexpr uint32_t kPortCmSupported = 1u << 16;
+constexpr uint8_t kPortDown = 1;
 constexpr uint8_t kPortActive = 4;
+constexpr uint8_t kPhysDisabled = 3;
 constexpr uint8_t kPhysLinkUp = 5;
 constexpr uint8_t kLinkEthernet = 2;
 constexpr uint8_t kGrhRequired = 1;
@@ -162,11 +164,12 @@ long Context::query_port(const Command& c) {
   out.max_msg_sz = kMaxMessage;
   out.gid_tbl_len = std::max<uint32_t>(nic.gid_table, nic.gid_first + nic.gid_count);
   out.pkey_tbl_len = 1;
-  out.state = device_.dead() ? 1 : kPortActive;
+  const bool up = device_.port_up() && !device_.dead();
+  out.state = up ? kPortActive : kPortDown;
   out.max_mtu = kMtu4096;
   out.active_mtu = nic.active_mtu;
   out.max_vl_num = 1;
-  out.phys_state = kPhysLinkUp;
+  out.phys_state = up ? kPhysLinkUp : kPhysDisabled;
   out.link_layer = kLinkEthernet;
   out.flags = kGrhRequired;
   speed_and_width(nic.rate_bps, out.active_speed, out.active_width);

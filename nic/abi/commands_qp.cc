@@ -180,8 +180,6 @@ long Context::create_qp(const Command& c, Instant now) {
 
 long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& send, RxeRing& receive, Instant now) {
   uint64_t seen[3] = {};
-  nic::Gid nobody = {};
-  uint32_t qpn = 0;
   {
     nic::CommandSection section(device_, now);
     uint32_t pd = 0;
@@ -217,7 +215,7 @@ long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& s
     if (handle != HandleTable::kNone) {
       ib_uverbs_create_qp_resp out = {};
       out.qp_handle = handle;
-      out.qpn = qpn = qp->engine->qpn;
+      out.qpn = qp->engine->qpn;
       out.max_send_wr = qp->send.ring.usable();
       out.max_recv_wr = qp->receive.ring.usable();
       out.max_send_sge = qp->send.max_sge;
@@ -234,6 +232,7 @@ long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& s
       qps_.give(index);
       return error;
     }
+    device_.tell_state(*qp->engine);
     seen[0] = send_cq->user_handle;
     seen[1] = receive_cq->user_handle;
     seen[2] = in.user_handle;
@@ -241,7 +240,6 @@ long Context::add_qp(const Command& c, const ib_uverbs_create_qp& in, RxeRing& s
   device_.platform().object_seen('c', seen[0]);
   if (seen[1] != seen[0]) device_.platform().object_seen('c', seen[1]);
   device_.platform().object_seen('q', seen[2]);
-  device_.platform().qp_state(device_.identity().nic, qpn, 0, in.qp_type, 0, nobody);
   return 0;
 }
 
@@ -277,7 +275,7 @@ long Context::destroy_qp(const Command& c, Instant now) {
   }
   left.unmap(device_.platform());
   nic::Gid nobody = {};
-  device_.platform().qp_state(device_.identity().nic, qpn, nic::kQpDestroyed, type, 0, nobody);
+  (void)device_.platform().qp_state(device_.identity().nic, qpn, nic::kQpDestroyed, type, 0, nobody, 0);
   out.events_reported = left.async_events;
   return c.respond(&out, sizeof out);
 }
@@ -321,9 +319,6 @@ long Context::modify_qp(const Command& c, Instant now) {
     std::copy_n(in.dest.dgid, sizeof gid, gid);
     if (const int error = device_.platform().resolve(device_.identity().nic, gid, peer); error != 0) return -error;
   }
-  nic::Gid peer_gid;
-  uint32_t type = 0;
-  uint32_t peer_qpn = 0;
   uint64_t user_handle = 0;
   {
     // The answer may have taken seconds: the QP is looked at again.
@@ -335,15 +330,10 @@ long Context::modify_qp(const Command& c, Instant now) {
     if (const int error = device_.modify_qp(*qp->engine, to, mask, attributes_of(in), &peer, now); error != 0) {
       return -error;
     }
-    type = static_cast<uint32_t>(qp->engine->type);
-    peer_qpn = qp->engine->attributes.dest_qpn;
     user_handle = qp->user_handle;
-    std::copy_n(qp->engine->attributes.address.dgid.begin(), sizeof peer_gid, peer_gid);
+    if (to != from) device_.tell_state(*qp->engine);
   }
   device_.platform().object_seen('q', user_handle);
-  if (to != from) {
-    device_.platform().qp_state(device_.identity().nic, qpn, static_cast<uint32_t>(to), type, peer_qpn, peer_gid);
-  }
   return 0;
 }
 

@@ -161,7 +161,7 @@ void Context::destroy_objects(Instant now) {
     }
     left.unmap(device_.platform());
     const nic::Gid nobody = {};
-    device_.platform().qp_state(device_.identity().nic, qpn, nic::kQpDestroyed, type, 0, nobody);
+    (void)device_.platform().qp_state(device_.identity().nic, qpn, nic::kQpDestroyed, type, 0, nobody, 0);
   });
   handles_.for_each(HandleKind::kCq, [&](uint32_t handle, uint32_t index) {
     Leftovers left;

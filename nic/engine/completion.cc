@@ -115,6 +115,8 @@ void Device::complete_receive(QueuePair& qp, Completion& completion) {
   if (completion.source_qpn == 0) completion.source_qpn = qp.attributes.dest_qpn;
   completion.pkey_index = qp.attributes.pkey_index;
   qp.rq_taken = false;
+  count_receive(completion);
+  explain_receive(qp, completion);
   CompletionQueue& cq = *qp.receive_cq;
   if (!qp.holding && qp.type == QpType::kRc && completion.status == WorkStatus::kSuccess) {
     qp.holding = true;
@@ -132,6 +134,43 @@ void Device::withdraw_completions(const QueuePair& qp) {
     if (cq == nullptr || !platform_.steps_over_withdrawn(cq->user_handle)) continue;
     withdrawn_.fetch_add(cq->sink->withdraw(qp.qpn), std::memory_order_relaxed);
   }
+}
+
+void Device::count_send(WorkOpcode opcode, WorkStatus status) {
+  CounterBlock& counters = port_.counters();
+  if (status == WorkStatus::kSuccess) {
+    if (opcode == WorkOpcode::kSend || opcode == WorkOpcode::kSendImm || opcode == WorkOpcode::kSendInvalidate) {
+      counters.add(NicCounter::kSends);
+    }
+  } else {
+    counters.add(status == WorkStatus::kFlushed ? NicCounter::kRequesterFlush : NicCounter::kRequesterError);
+  }
+}
+
+void Device::count_receive(const Completion& completion) {
+  CounterBlock& counters = port_.counters();
+  switch (completion.status) {
+    case WorkStatus::kSuccess:
+      if (completion.opcode == CompletionOpcode::kReceive) counters.add(NicCounter::kReceives);
+      return;
+    case WorkStatus::kFlushed:
+      counters.add(NicCounter::kResponderFlush);
+      return;
+    case WorkStatus::kLocalLength:
+      counters.add(NicCounter::kResponderLocalLength);
+      [[fallthrough]];
+    default:
+      counters.add(NicCounter::kResponderError);
+  }
+}
+
+/// What is counted per frame is shown once a pass.
+void Device::show_counters() {
+  CounterBlock& counters = port_.counters();
+  counters.set(NicCounter::kSentPackets, counters_.frames_out);
+  counters.set(NicCounter::kReceivedPackets, counters_.frames_in);
+  counters.set(NicCounter::kWrongQkey, counters_.wrong_qkey);
+  counters.set(NicCounter::kMalformed, counters_.malformed);
 }
 
 void Device::publish_completions() {

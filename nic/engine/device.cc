@@ -27,6 +27,8 @@ constexpr uint32_t kFirstPenalty = 256;  // sleeps without lingering
 constexpr uint32_t kMostPenalty = 1u << 16;
 
 constexpr uint32_t kEventDeviceFatal = 8;  // ibv_event_type
+constexpr uint32_t kEventPortActive = 9;
+constexpr uint32_t kEventPortError = 10;
 
 uint32_t or_default(uint32_t asked, uint32_t fallback) { return asked == 0 ? fallback : asked; }
 
@@ -50,6 +52,7 @@ DeviceLimits limits_of(const attach::Welcome& welcome) {
 
 Device::Device(Platform& platform, const attach::Welcome& welcome, attach::ProcessPort& port, int kick_fd)
     : platform_(platform), welcome_(welcome), port_(port), kick_fd_(kick_fd), limits_(limits_of(welcome)) {
+  port_up_ = (welcome.flags & attach::kWelcomePortDown) == 0;
   ready_ = open_pools();
 }
 
@@ -114,8 +117,10 @@ bool Device::pass(Instant now) {
 void Device::finish(Instant now) {
   if (overrun_seen_) fail_after_overrun(now);
   if (!dead() && port_.flush()) kick();
+  show_counters();
   publish_completions();
   if (cqs_owed_ != 0) retry_announcements();
+  if (untold_) tell_untold();
   set_deadline(now);
 }
 
@@ -123,7 +128,7 @@ void Device::set_deadline(Instant now) {
   Instant next = timers_.next();
   if (active_count_ != 0 && !dead()) next = std::min(next, now + kThreadTakesOver);
   if (error_count_ != 0) next = std::min(next, now + kErrorRescan);
-  if (cqs_owed_ != 0) next = std::min(next, now + kAnnounceAgain);
+  if (cqs_owed_ != 0 || untold_) next = std::min(next, now + kAnnounceAgain);
   const int64_t ticks = next.time_since_epoch().count();
   next_deadline_.store(ticks, std::memory_order_relaxed);
   busy_.store(active_count_ + error_count_ + cqs_owed_, std::memory_order_relaxed);
@@ -205,6 +210,7 @@ void Device::peer_gone(const GidBytes& gid, uint32_t qpn, Instant now) {
     if (rc == nullptr || qp->now_state() < QpState::kReadyToSend || qp->now_state() == QpState::kError) continue;
     if (qp->attributes.dest_qpn != qpn || qp->route.dgid != gid) continue;
     rc->requester.on_notice(now);
+    if (qp->last_notice != attach::NoticeReason::kPeerDied) qp->last_notice = attach::NoticeReason::kNoSuchQpn;
     timers_.schedule(i, rc->requester.next_deadline());
   }
 }
@@ -230,6 +236,7 @@ void Device::apply_notice(const attach::Notice& notice, Instant now) {
         qp->route.peer_ipv4 == notice.address && ((qp->attributes.dest_qpn ^ notice.qpn) & mask & kQpnMask) == 0;
     if (!everybody && !to_peer && notice.qpn != qp->qpn) continue;
     rc->requester.on_notice(now);
+    qp->last_notice = notice.reason;
     timers_.schedule(i, rc->requester.next_deadline());
   }
 }
@@ -305,6 +312,8 @@ void Device::remove_listener(EventTarget& target) {
 
 void Device::dispatch_event(uint32_t event_type, uint32_t port) {
   if (!usable()) return;
+  if (event_type == kEventPortActive) port_up_.store(true, std::memory_order_relaxed);
+  if (event_type == kEventPortError) port_up_.store(false, std::memory_order_relaxed);
   LockGuard guard(lock_);
   uint32_t ignored = 0;
   for (EventTarget* target = listeners_; target != nullptr; target = target->next)

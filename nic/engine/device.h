@@ -29,6 +29,7 @@
 #include "nic/engine/arena.h"
 #include "nic/engine/completion_queue.h"
 #include "nic/engine/deadline_heap.h"
+#include "nic/engine/explain.h"
 #include "nic/engine/lock.h"
 #include "nic/engine/mr_table.h"
 #include "nic/engine/multicast.h"
@@ -129,6 +130,7 @@ class Device {
   // ---- without the lock
   bool usable() const { return ready_ && !detached_.load(std::memory_order_relaxed); }
   bool detached() const { return detached_.load(std::memory_order_relaxed); }
+  bool port_up() const { return port_up_.load(std::memory_order_relaxed); }
   bool dead() const { return dead_.load(std::memory_order_relaxed); }
   Platform& platform() { return platform_; }
   const attach::Welcome& identity() const { return welcome_; }
@@ -172,6 +174,9 @@ class Device {
   /// Some group the QP is in; false: none.
   bool group_of(const QueuePair& qp, GidBytes& out) const;
 
+  /// For `weft show qps`.
+  void tell_state(QueuePair& qp);
+
   const EngineCounters& counters() const { return counters_; }
 
  private:
@@ -197,6 +202,9 @@ class Device {
   void fail_after_overrun(Instant now);
   bool solicited_published(CompletionQueue& cq);
   void withdraw_completions(const QueuePair& qp);
+  void count_send(WorkOpcode opcode, WorkStatus status);
+  void count_receive(const Completion& completion);
+  void show_counters();
   void publish_completions();
   void announce(CompletionQueue& cq);
   bool retry_announcements();
@@ -214,7 +222,6 @@ class Device {
   void reset(QueuePair& qp);
   void to_error(QueuePair& qp, Instant now);
   void to_send_error(QueuePair& qp);
-  void tell_state(const QueuePair& qp);
   void sends_failed(QueuePair& qp, Instant now);
   void flush_sends(QueuePair& qp);
   void flush_receives(QueuePair& qp);
@@ -235,6 +242,7 @@ class Device {
   void handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
   void handle_multicast(const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
   void note_established(QueuePair& qp);
+  void count_request(Need need);
   Outcome perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original);
   Outcome place_send(QueuePair& qp, const Demand& demand, const uint8_t* payload);
   Outcome place_write(QueuePair& qp, const Demand& demand, const uint8_t* payload);
@@ -253,6 +261,15 @@ class Device {
   void taken_from(SharedReceiveQueue& srq, const ReceiveRequest& request);
   void complete_malformed(QueuePair& qp);
   void tell_last_request(QueuePair& qp);
+
+  // explain.cc
+  const char* refusal(uint32_t key, uint64_t va, uint64_t bytes, uint32_t rights, const QueuePair& qp) const;
+  void fill_report(const QueuePair& qp, ErrorReport& report) const;
+  void blame_sges(const Sge* sges, uint32_t count, uint32_t rights, const QueuePair& qp, ErrorReport& report) const;
+  void explain_send(QueuePair& qp, const WorkRecord& work, WorkStatus status);
+  void explain_receive(QueuePair& qp, const Completion& completion);
+  void explain_refusal(QueuePair& qp, const Demand& demand);
+  void tell_untold();
 
   // transmit.cc
   void activate(QueuePair& qp);
@@ -290,11 +307,13 @@ class Device {
   std::atomic<uint32_t> withdrawn_{0};
   std::atomic<bool> detached_{false};
   std::atomic<bool> dead_{false};
+  std::atomic<bool> port_up_{true};
   std::atomic<uint64_t> doorbell_summary_{0};
   std::atomic<uint64_t> doorbells_[kMaxQps / 64] = {};
 
   // Everything below: with the lock.
-  alignas(64) bool starved_ = false;  ///< some frame waits for a transmit slot
+  alignas(64) bool untold_ = false;  ///< some QP's state has not been told
+  bool starved_ = false;  ///< some frame waits for a transmit slot
   bool wake_wanted_ = false;
   bool overrun_seen_ = false;  ///< some CQ lost a completion, its QPs have not been told
   bool linger_turn_ = false;   ///< the thread gave up the processor instead of sleeping

@@ -10,6 +10,7 @@
 namespace weft::nic {
 
 using Gid = uint8_t[16];
+struct ErrorReport;
 
 struct RingMemory {
   uint8_t* address = nullptr;  ///< the engine's own shared mapping, zero-filled
@@ -37,10 +38,13 @@ class Platform {
   virtual void object_seen(char kind, uint64_t user_handle) = 0;
   /// Something was armed, queued or given a deadline by a thread that will not poll: wake the background thread.
   virtual void wake_thread() = 0;
-  /// QP changed state; for `weft show qps`, and for peers that wait for it. state: ibv_qp_state, 7 destroyed. With the
-  /// engine's lock held when the engine itself moved it, to ERR or SQE.
-  virtual void qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn,
-                        const Gid& peer) = 0;
+  /// QP changed state; for `weft show qps`, and for peers that wait for it. state: ibv_qp_state, 7 destroyed; mtu: ibv_mtu. With the engine's lock held:
+  /// must not block. False: not now; it is told again later.
+  virtual bool qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn, const Gid& peer,
+                        uint32_t mtu) = 0;
+  /// A completion is about to be written with an error, or a request of the peer was refused. With the engine's lock
+  /// held: must not block; what cannot be said at once is lost.
+  virtual void explain(uint32_t nic, const ErrorReport& report) = 0;
   /// Whether the program's polling of that CQ (its user_handle) steps over completions marked as withdrawn; without
   /// that none are. With the engine's lock held.
   virtual bool steps_over_withdrawn(uint64_t) const { return false; }

@@ -131,6 +131,7 @@ void Device::configure_receive(QueuePair& qp) {
       config.first_psn = a.rq_psn;
       config.max_dest_rd_atomic = a.max_dest_rd_atomic;
       config.min_rnr_timer = a.min_rnr_timer;
+      config.counters = &port_.counters();
       rc.responder.configure(config);
       break;
     }
@@ -156,6 +157,7 @@ RequesterConfig Device::requester_config(const QueuePair& qp) const {
   config.max_rd_atomic = a.max_rd_atomic;
   config.window_packets = std::max(config.window_packets, kWindowBytes / qp.mtu_bytes);
   config.patient = (welcome_.flags & attach::kWelcomeStrictTimers) == 0 && !qp.route.outside;
+  config.counters = &port_.counters();
   return config;
 }
 
@@ -316,14 +318,6 @@ void Device::to_send_error(QueuePair& qp) {
   qp.state.store(QpState::kSendError, std::memory_order_relaxed);
   flush_sends(qp);
   tell_state(qp);
-}
-
-/// Peers that wait for an answer ask the daemon who serves this QP.
-void Device::tell_state(const QueuePair& qp) {
-  Gid peer;
-  std::copy_n(qp.attributes.address.dgid.begin(), sizeof peer, peer);
-  platform_.qp_state(welcome_.nic, qp.qpn, static_cast<uint32_t>(qp.now_state()), static_cast<uint32_t>(qp.type),
-                     qp.attributes.dest_qpn, peer);
 }
 
 void Device::sends_failed(QueuePair& qp, Instant now) {

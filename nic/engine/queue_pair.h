@@ -14,6 +14,7 @@
 #include "nic/engine/route.h"
 #include "nic/engine/shared_receive_queue.h"
 #include "nic/engine/work_queue.h"
+#include "protocols/attach/port_layout.h"
 
 namespace weft::nic {
 
@@ -81,6 +82,8 @@ struct QueuePair {
   uint32_t mtu_bytes = 0;
   uint64_t user_handle = 0;
   uint32_t async_queued = 0;
+  bool untold = false;  ///< the platform has not heard of its last state
+  attach::NoticeReason last_notice = attach::NoticeReason::kNone;
   uint32_t groups = 0;  ///< multicast groups it is attached to
   EventTarget* async = nullptr;
 

@@ -113,6 +113,7 @@ void Device::handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
       uint64_t original = 0;
       const Outcome outcome = perform(qp, demand, payload, original);
       rc.responder.settle(now, outcome, original);
+      if (demand.first && outcome == Outcome::kDone) count_request(demand.need);
       if (outcome == Outcome::kDone) finish_receive(qp, demand);
       if (outcome == Outcome::kDone) note_established(qp);
     }
@@ -120,6 +121,7 @@ void Device::handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
       qp.ending = true;
       // Only what no completion tells is an event. IBTA Vol 1, 11.6.3.2.
       const uint32_t event = qp.access_error ? kEventQpAccessError : kEventQpRequestError;
+      if (!qp.receive_told) explain_refusal(qp, demand);
       if (!qp.receive_told) raise(qp.async, qp.user_handle, event, qp.async_queued);
       activate(qp);
     }
@@ -134,6 +136,13 @@ void Device::note_established(QueuePair& qp) {
   raise(qp.async, qp.user_handle, kEventCommEstablished, qp.async_queued);
 }
 
+void Device::count_request(Need need) {
+  CounterBlock& counters = port_.counters();
+  if (need == Need::kPlaceWrite || need == Need::kAtomicWrite) counters.add(NicCounter::kWriteRequests);
+  if (need == Need::kStartRead) counters.add(NicCounter::kReadRequests);
+  if (need == Need::kAtomic) counters.add(NicCounter::kAtomicRequests);
+}
+
 void Device::handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* payload, Instant now) {
   UcMachines& uc = *qp.uc();
   const Demand demand = uc.receiver.on_request(frame.transport, frame.payload_bytes);
@@ -141,11 +150,15 @@ void Device::handle_uc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
   uint64_t unused = 0;
   const Outcome outcome = perform(qp, demand, payload, unused);
   uc.receiver.settle(outcome);
+  if (demand.first && outcome == Outcome::kDone) count_request(demand.need);
   if (outcome == Outcome::kDone) {
     finish_receive(qp, demand);
     note_established(qp);
   }
-  if (outcome == Outcome::kReceiverNotReady) ++counters_.no_receive;
+  if (outcome == Outcome::kReceiverNotReady) {
+    ++counters_.no_receive;
+    port_.counters().add(NicCounter::kOutOfBuffer);
+  }
   // The program's own receive request was bad: that is an error of this QP, not of the packet.
   if (outcome == Outcome::kRemoteOperation) to_error(qp, now);
 }
@@ -275,6 +288,7 @@ void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::Rece
   }
   if (!take_receive(qp)) {
     ++counters_.no_receive;
+    port_.counters().add(NicCounter::kOutOfBuffer);
     return;
   }
   if (qp.receive.malformed) {

@@ -271,6 +271,8 @@ void Device::reap_sends(QueuePair& qp, Instant now) {
 void Device::complete_send(QueuePair& qp, const SendCompletion& done) {
   const WorkRecord& work = qp.work(done.work);
   qp.send_queue->retire();
+  count_send(work.opcode, done.status);
+  explain_send(qp, work, done.status);
   if (!work.signaled && done.status == WorkStatus::kSuccess) return;
   Completion completion;
   completion.wr_id = work.wr_id;

@@ -23,6 +23,7 @@ constexpr uint32_t kQpStateReadyToReceive = 2;
 constexpr uint32_t kQpStateError = 6;
 constexpr uint32_t kQpStateDestroyed = 7;
 constexpr uint32_t kLastQpState = 7;
+constexpr size_t kMaxPastQps = 256;
 constexpr uint32_t kMaxMemberships = 1u << 18;  // a process has 4096 QPs; a hostile one has a bound
 
 template <typename T>
@@ -78,6 +79,7 @@ bool AttachServer::handle(Channel& channel, const Message& message, Instant now)
     return h;
   }();
   if (head.type == MessageType::kHello) return on_hello(channel, message_as<attach::Hello>(message), now);
+  if (head.type == MessageType::kCounters) return on_counters(channel, message_as<attach::Counters>(message), now);
   if (!channel.attached) return drop(channel, "did not begin with HELLO", now);
   switch (head.type) {
     case MessageType::kResolve:
@@ -88,8 +90,8 @@ bool AttachServer::handle(Channel& channel, const Message& message, Instant now)
       return on_qp_state(channel, message_as<attach::QpState>(message), now);
     case MessageType::kPeerQuery:
       return on_peer_query(channel, message_as<attach::PeerQuery>(message), now);
-    case MessageType::kCounters:
-      return on_counters(channel, message_as<attach::Counters>(message), now);
+    case MessageType::kQpError:
+      return on_qp_error(channel, message_as<attach::QpError>(message), now);
     case MessageType::kBye:
       end(channel, false, now);
       return false;
@@ -204,6 +206,7 @@ attach::Welcome AttachServer::welcome_of(const Seat& seat, uint32_t nic, uint32_
   for (uint32_t i = 0; i < kGidCount; ++i) std::copy(id.gids[i].begin(), id.gids[i].end(), w.gids[i]);
   w.rate_bps = id.rate_bps;
   w.flags = settings_.strict_timers ? attach::kWelcomeStrictTimers : 0;
+  if (ports_down_.count({seat.host, nic}) != 0) w.flags |= attach::kWelcomePortDown;
   // Modest, because test suites allocate up to what is advertised; perftest's UD and UC depths need 16384 (nic_rules 7).
   w.max_qp = 4096;
   w.max_qp_wr = 16384;
@@ -280,12 +283,17 @@ bool AttachServer::on_qp_state(Channel& channel, const attach::QpState& qp, Inst
     return drop(channel, "told the state of a QP that it cannot have", now);
   }
   if (qp.state == kQpStateDestroyed) {
-    seat.qps.erase(qp.qpn);
+    const auto gone = seat.qps.find(qp.qpn);
+    if (gone == seat.qps.end()) return true;
+    remember(seat, qp.qpn, gone->second);
+    seat.qps.erase(gone);
     return true;
   }
   const auto [it, is_new] = seat.qps.try_emplace(qp.qpn);
   if (is_new) ++run_of(seat.run_id).qps;
-  it->second = QpRecord{qp.nic, qp.state, qp.type, qp.peer_qpn & kQpnMask, qp.mtu, gid_of(qp.peer_gid)};
+  QpErrorRecord error = std::move(it->second.error);
+  if (qp.state == 0) error = {};  // RESET: what was is over
+  it->second = QpRecord{qp.nic, qp.state, qp.type, qp.peer_qpn & kQpnMask, qp.mtu, gid_of(qp.peer_gid), std::move(error)};
   return true;
 }
 
@@ -312,13 +320,40 @@ bool AttachServer::serves(uint32_t host, uint32_t nic, uint32_t qpn) const {
   return false;
 }
 
-bool AttachServer::on_counters(Channel& channel, const attach::Counters& counters, Instant now) {
+bool AttachServer::on_qp_error(Channel& channel, const attach::QpError& error, Instant now) {
   Seat& seat = seats_.at(channel.seat);
-  if (counters.nic >= seat.nics || counters.count > std::size(counters.value)) {
+  const auto qp = seat.qps.find(error.qpn);
+  if (error.nic >= seat.nics || error.side > 2 || error.status > 64) {
+    return drop(channel, "sent a malformed QP_ERROR message", now);
+  }
+  if (qp == seat.qps.end()) return true;  // its state could not be told either
+  QpErrorRecord& record = qp->second.error;
+  ++record.count;
+  record.status = error.status;
+  record.side = error.side;
+  record.because.assign(error.because, strnlen(error.because, sizeof error.because));
+  for (char& c : record.because) c = c >= ' ' && c < 127 ? c : '?';
+  return true;
+}
+
+void AttachServer::remember(const Seat& seat, uint32_t qpn, const QpRecord& qp) {
+  if (qp.error.count == 0) return;
+  past_qps_.push_back({seat.host, qpn, seat.pid, seat.program, qp});
+  if (past_qps_.size() > kMaxPastQps) past_qps_.pop_front();
+}
+
+/// Anybody who may attach may read, attached or not: these are the files of the host's sysfs.
+bool AttachServer::on_counters(Channel& channel, const attach::Counters& question, Instant now) {
+  const size_t length = strnlen(question.name, sizeof question.name);
+  if (question.nic >= plan_.nics() || question.folder > 1 || length == sizeof question.name) {
     return drop(channel, "sent a malformed COUNTERS message", now);
   }
-  seat.counters.assign(counters.value, counters.value + counters.count);
-  return true;
+  attach::Counters answered = question;
+  const auto value = port_counter(static_cast<CounterFolder>(question.folder), {question.name, length},
+                                  sink_.counters(channel.host, question.nic));
+  answered.error = value ? 0 : ENOENT;
+  answered.value = value.value_or(0);
+  return answer(channel, &answered, now);
 }
 
 }  // namespace weft::host

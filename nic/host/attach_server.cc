@@ -30,7 +30,10 @@ constexpr int kEventsPerRound = 64;
 constexpr int kMessagesPerRound = 32;  // then the next client has its turn; epoll reports the rest again
 constexpr uint32_t kMaxSilent = 64;
 constexpr size_t kMaxRuns = 4096;
-constexpr uint32_t kEventDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
+constexpr uint32_t kEventDeviceFatal = 8;  // ibv_event_type
+// An interface that comes up gets its link-local address anew, and the GID with it.
+constexpr std::array<uint32_t, 2> kUpEvents = {9, 18};    // PORT_ACTIVE, GID_CHANGE
+constexpr std::array<uint32_t, 2> kDownEvents = {10, 0};  // PORT_ERR
 
 void close_if_open(int& fd) {
   if (fd >= 0) close(fd);
@@ -296,9 +299,26 @@ void AttachServer::leave_seat(Channel& channel, bool died, Instant now) {
   for (auto& listener : listeners_) {
     if (listener->host == channel.host) listener->ranges.give_back(it->second.range, now);
   }
+  for (const auto& [qpn, qp] : it->second.qps) remember(it->second, qpn, qp);
   seats_.erase(it);
   free_seats_.push_back(channel.seat);
   if (settings_.left) settings_.left(channel.host);
+}
+
+void AttachServer::set_port(uint32_t host, uint32_t nic, bool up) {
+  up ? (void)ports_down_.erase({host, nic}) : (void)ports_down_.insert({host, nic});
+  attach::Event event{};
+  event.head.type = attach::MessageType::kEvent;
+  event.nic = nic;
+  event.port = 1;
+  for (const auto& [id, channel] : channels_) {
+    if (!channel.attached || channel.host != host || nic >= seats_.at(channel.seat).nics) continue;
+    // A program that does not read them misses them; it has other troubles.
+    for (const uint32_t type : up ? kUpEvents : kDownEvents) {
+      event.event = type;
+      if (type != 0) (void)send(channel.fd, &event, sizeof event, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+  }
 }
 
 void AttachServer::drop_seat(SeatId seat, const std::string& reason, Instant now) {

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,6 +26,7 @@
 
 #include "nic/host/identity.h"
 #include "nic/host/qpn_ranges.h"
+#include "nic/host/sysfs_counters.h"
 #include "protocols/attach/messages.h"
 #include "protocols/attach/port_layout.h"
 #include "protocols/base/time.h"
@@ -55,7 +57,16 @@ class PortSink {
   virtual void detach(SeatId seat, uint32_t nic, bool died) = 0;
   /// The port joins or leaves a multicast group; 0 or errno.
   virtual int set_member(SeatId seat, uint32_t nic, const Gid& group, bool join) = 0;
+  virtual PortCounters counters(uint32_t host, uint32_t nic) = 0;
   virtual int status_memfd() const = 0;
+};
+
+/// The last error of a QP.
+struct QpErrorRecord {
+  uint64_t count = 0;   ///< of errors so far
+  uint32_t status = 0;  ///< ibv_wc_status
+  uint32_t side = 0;    ///< as in attach::QpError
+  std::string because;
 };
 
 struct QpRecord {
@@ -65,6 +76,16 @@ struct QpRecord {
   uint32_t peer_qpn = 0;
   uint32_t mtu = 0;
   Gid peer_gid{};
+  QpErrorRecord error;
+};
+
+/// A QP that had an error and is gone, with its process or without.
+struct PastQp {
+  uint32_t host = 0;
+  uint32_t qpn = 0;
+  int32_t pid = 0;
+  std::string program;
+  QpRecord qp;
 };
 
 /// An attached process, for `weft show`.
@@ -81,7 +102,6 @@ struct Seat {
   /// Its QPs in multicast groups, by NIC and group; kMaxMemberships in all.
   std::map<std::pair<uint32_t, Gid>, std::set<uint32_t>> groups;
   uint32_t memberships = 0;
-  std::vector<uint64_t> counters;    ///< as the process last told them, by registry index; at most 30
 };
 
 /// What happened under one `weft run`.
@@ -127,7 +147,12 @@ class AttachServer {
   /// The data plane shut the port: its process gets IBV_EVENT_DEVICE_FATAL and the end of its channel.
   void drop_seat(SeatId seat, const std::string& reason, Instant now);
 
+  /// A port went down or came up: its processes, and those to come, are told.
+  void set_port(uint32_t host, uint32_t nic, bool up);
+
   const std::map<SeatId, Seat>& seats() const { return seats_; }
+  /// The last kMaxPastQps of them, oldest first.
+  const std::deque<PastQp>& past_qps() const { return past_qps_; }
   const AttachStatistics& statistics() const { return statistics_; }
   RunRecord run_record(uint64_t run_id) const;
   std::string host_name(uint32_t host) const;
@@ -167,6 +192,8 @@ class AttachServer {
   bool on_multicast(Channel& channel, const attach::Multicast& multicast, Instant now);
   int join_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
   int leave_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
+  bool on_qp_error(Channel& channel, const attach::QpError& error, Instant now);
+  void remember(const Seat& seat, uint32_t qpn, const QpRecord& qp);
   bool on_qp_state(Channel& channel, const attach::QpState& qp, Instant now);
   bool on_peer_query(Channel& channel, const attach::PeerQuery& query, Instant now);
   bool serves(uint32_t host, uint32_t nic, uint32_t qpn) const;
@@ -195,6 +222,8 @@ class AttachServer {
   std::map<SeatId, Seat> seats_;
   std::vector<SeatId> free_seats_;  ///< oldest first
   SeatId next_seat_ = 0;
+  std::set<std::pair<uint32_t, uint32_t>> ports_down_;  ///< host, NIC
+  std::deque<PastQp> past_qps_;
   std::unordered_map<uint64_t, RunRecord> runs_;
   std::vector<uint64_t> run_order_;
   AttachStatistics statistics_;

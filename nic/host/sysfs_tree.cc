@@ -73,9 +73,13 @@ void write_gid(TreeWriter& tree, const std::string& port, const NicIdentity& nic
   if (used) tree.file(port + "/gid_attrs/ndevs/" + index, nic.netdev());
 }
 
+void write_port_state(TreeWriter& tree, const std::string& port, bool up) {
+  tree.file(port + "/state", up ? "4: ACTIVE" : "1: DOWN");
+  tree.file(port + "/phys_state", up ? "5: LinkUp" : "3: Disabled");
+}
+
 void write_port(TreeWriter& tree, const std::string& port, const NicIdentity& nic) {
-  tree.file(port + "/state", "4: ACTIVE");
-  tree.file(port + "/phys_state", "5: LinkUp");
+  write_port_state(tree, port, true);
   tree.file(port + "/rate", text_of_rate(nic.rate_bps));
   tree.file(port + "/lid", "0x0");
   tree.file(port + "/sm_lid", "0x0");
@@ -88,27 +92,12 @@ void write_port(TreeWriter& tree, const std::string& port, const NicIdentity& ni
   tree.file(port + "/pkeys/0", "0xffff");
 }
 
-// Data counters count words of 4 octets: IBTA Vol 1, 16.1.3.5, PortXmitData.
-void write_counters(TreeWriter& tree, const std::string& port, const PortCounters& c) {
-  const std::string folder = port + "/counters/";
+void write_counters(TreeWriter& tree, const std::string& port, const PortCounters& counters) {
   tree.directory(port + "/counters");
-  tree.file(folder + "port_xmit_data", std::to_string(c.tx_bytes / 4));
-  tree.file(folder + "port_rcv_data", std::to_string(c.rx_bytes / 4));
-  tree.file(folder + "port_xmit_packets", std::to_string(c.tx_packets));
-  tree.file(folder + "port_rcv_packets", std::to_string(c.rx_packets));
-  tree.file(folder + "unicast_xmit_packets", std::to_string(c.tx_packets));
-  tree.file(folder + "unicast_rcv_packets", std::to_string(c.rx_packets));
-  tree.file(folder + "port_rcv_errors", std::to_string(c.rx_errors));
-  tree.file(folder + "port_xmit_discards", std::to_string(c.tx_discards));
-  for (const char* never : {"symbol_error", "link_error_recovery", "link_downed", "port_rcv_remote_physical_errors",
-                            "port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_rcv_constraint_errors",
-                            "local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped",
-                            "port_xmit_wait", "multicast_xmit_packets", "multicast_rcv_packets"}) {
-    tree.file(folder + never, "0");
-  }
   tree.directory(port + "/hw_counters");
-  tree.file(port + "/hw_counters/sent_pkts", std::to_string(c.tx_packets));
-  tree.file(port + "/hw_counters/rcvd_pkts", std::to_string(c.rx_packets));
+  for_each_port_counter(counters, [&](CounterFolder folder, const char* name, uint64_t value) {
+    tree.file(port + (folder == CounterFolder::kHw ? "/hw_counters/" : "/counters/") + name, std::to_string(value));
+  });
 }
 
 }  // namespace
@@ -145,6 +134,12 @@ std::string write_sysfs_tree(const std::string& root, const std::string& host_na
     write_port(tree, device + "/ports/1", nic);
     write_counters(tree, device + "/ports/1", PortCounters{});
   }
+  return tree.error();
+}
+
+std::string update_port_state(const std::string& root, const NicIdentity& nic, bool up) {
+  TreeWriter tree(root);
+  write_port_state(tree, "/class/infiniband/" + nic.device() + "/ports/1", up);
   return tree.error();
 }
 

@@ -8,7 +8,8 @@
 // (Linux, Documentation/ABI/stable/sysfs-class-infiniband). The GID table has as many files as QUERY_PORT says.
 // The directory of a device gets its files here and none later: libibverbs takes its mtime for the device's identity.
 //
-//   update_counters(root, nic, counters)   rewrites ports/1/counters in place
+//   update_counters(root, nic, counters)   rewrites ports/1/counters and hw_counters in place, for readers without libweft;
+//                                          others are told the value of the moment (COUNTERS of the attach channel)
 //
 // Errors: one line for people. Control thread only.
 #pragma once
@@ -18,21 +19,15 @@
 #include <string>
 
 #include "nic/host/identity.h"
+#include "nic/host/sysfs_counters.h"
 
 namespace weft::host {
-
-struct PortCounters {
-  uint64_t tx_bytes = 0;
-  uint64_t rx_bytes = 0;
-  uint64_t tx_packets = 0;
-  uint64_t rx_packets = 0;
-  uint64_t rx_errors = 0;
-  uint64_t tx_discards = 0;
-};
 
 /// Empty on success, else one line.
 std::string write_sysfs_tree(const std::string& root, const std::string& host_name, std::span<const NicIdentity> nics);
 std::string update_counters(const std::string& root, const NicIdentity& nic, const PortCounters& counters);
+
+std::string update_port_state(const std::string& root, const NicIdentity& nic, bool up);
 
 /// "100 Gb/sec (4X EDR)"; the nearest InfiniBand speed not below the rate.
 std::string text_of_rate(uint64_t rate_bps);

@@ -5,10 +5,12 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <new>
 
 #include "nic/preload/clock.h"
+#include "nic/preload/explain.h"
 #include "nic/preload/inline_progress.h"
 #include "nic/preload/next.h"
 #include "nic/preload/syscalls.h"
@@ -27,7 +29,6 @@ constexpr uint64_t kMinDescriptors = 4096;
 constexpr int64_t kResolveLimitNs = 3'000'000'000;
 constexpr int64_t kLastWaitNs = 100'000'000;
 constexpr int64_t kRoomLimitNs = 100'000'000;
-constexpr uint32_t kQpSendError = 5;  // ibv_qp_state; from here on the engine may say it with its lock held
 
 // A NIC takes three descriptors, an event channel two more; the usual soft limit of 1024 is for select() users, whom a
 // higher limit does not hurt as long as they open few files.
@@ -242,8 +243,8 @@ void Guest::wake_thread() {
   raw::write(wake_fd_.load(), &one, sizeof one);
 }
 
-void Guest::qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn,
-                     const nic::Gid& peer) {
+bool Guest::qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn, const nic::Gid& peer,
+                     uint32_t mtu) {
   attach::QpState message{};
   message.head.type = attach::MessageType::kQpState;
   message.nic = nic;
@@ -251,13 +252,39 @@ void Guest::qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, 
   message.state = state;
   message.type = type;
   message.peer_qpn = peer_qpn;
+  message.mtu = mtu;
   memcpy(message.peer_gid, peer, sizeof message.peer_gid);
-  if (send(&message, false) == 0 || (state >= kQpSendError && state < nic::kQpDestroyed)) return;
-  // The channel is full: hundreds of QPs at once. Peers ask the daemon for this, so it is worth a moment; a daemon that
-  // does not read must not stop a program, though.
+  if (send(&message, false) == 0 || daemon_gone()) return true;
+  if (state != nic::kQpDestroyed) return false;
+  // The channel is full: hundreds of QPs at once. Peers ask the daemon for this, and nobody tells it again, so it is worth
+  // a moment; a daemon that does not read must not stop a program, though.
   pollfd room = {attachment_.socket.load(), POLLOUT, 0};
   raw::poll(&room, 1, kRoomLimitNs);
   send(&message, false);
+  return true;
+}
+
+void Guest::explain(uint32_t nic, const nic::ErrorReport& report) {
+  Because reason;
+  because(report, reason);
+  attach::QpError message{};
+  message.head.type = attach::MessageType::kQpError;
+  message.nic = nic;
+  message.qpn = report.qpn;
+  message.status = static_cast<uint32_t>(report.status);
+  message.side = static_cast<uint32_t>(report.side);
+  memcpy(message.because, reason.c_str(), reason.size());
+  send(&message, false);
+  if (!settings().explain) return;
+  // A program whose standard error nobody reads is not stopped for this.
+  pollfd output{STDERR_FILENO, POLLOUT, 0};
+  if (raw::poll(&output, 1, 0) != 1 || (output.revents & POLLOUT) == 0) return;
+  Because head;
+  headline(report, head);
+  Text<480> line;
+  line.add(head.c_str());
+  if (reason.size() != 0) line.add(": ").add(reason.c_str());
+  say(line.c_str());
 }
 
 bool Guest::steps_over_withdrawn(uint64_t cq) const { return inline_progress::polled_here(cq); }

@@ -46,8 +46,9 @@ class Guest final : public nic::Platform {
   void unmap_ring(const nic::RingMemory& ring) override;
   void object_seen(char kind, uint64_t user_handle) override;
   void wake_thread() override;
-  void qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn,
-                const nic::Gid& peer) override;
+  bool qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, uint32_t peer_qpn, const nic::Gid& peer,
+                uint32_t mtu) override;
+  void explain(uint32_t nic, const nic::ErrorReport& report) override;
   bool steps_over_withdrawn(uint64_t cq) const override;
   void peer_silent(uint32_t nic, const nic::Gid& gid, uint32_t qpn) override;
 

@@ -53,6 +53,8 @@ void read_environment() {
       for (; *id >= '0' && *id <= '9'; ++id) current.run_id = current.run_id * 10 + static_cast<uint64_t>(*id - '0');
     } else if (const char* on = after(rest, "INLINE=")) {
       current.inline_progress = !same(on, "0");
+    } else if (const char* wanted = after(rest, "EXPLAIN=")) {
+      current.explain = !same(wanted, "0") && wanted[0] != '\0';
     }
   }
   current.active = have_run && have_host;

@@ -4,6 +4,7 @@
 //
 //   WEFT_RUN     run folder of the fabric          WEFT_HOST    name of the host the program runs on
 //   WEFT_RUN_ID  number of this `weft run`         WEFT_NAME    name of the fabric, for messages
+//   WEFT_EXPLAIN 1: one line on standard error for each completion with an error (flushes apart): why
 //   WEFT_INLINE  0: the background thread alone drives the NIC (DECISIONS 20)
 // Without WEFT_RUN and WEFT_HOST libweft is inert: every wrapper passes through.
 #pragma once
@@ -18,6 +19,7 @@ inline constexpr unsigned kMaxHostName = 64;
 struct Settings {
   bool active = false;
   bool inline_progress = true;
+  bool explain = false;
   uint64_t run_id = 0;
   char run[kMaxRunFolder] = {};
   char host[kMaxHostName] = {};

@@ -10,7 +10,8 @@
 //   RESOLVE {gid} ->            <-  RESOLVED {errno, mac}          one outstanding per channel; `tag` is echoed
 //   MCAST {gid, qpn, join} ->   <-  RESOLVED {errno}
 //   QP_STATE {qpn, state, peer} ->                                  no answer; for `weft show qps`
-//   COUNTERS {…} ->                                                 no answer; at exit and on request
+//   QP_ERROR {qpn, status, …} ->                                    no answer; a completion with an error, and why
+//   COUNTERS {nic, name} ->     <-  COUNTERS {errno, value}         the value of a sysfs file; also without a HELLO
 //                               <-  EVENT {event type, port}        ibv_event_type numbers
 //   BYE ->                                                          orderly detach; then close
 //
@@ -42,6 +43,7 @@ enum class MessageType : uint32_t {
   kFaultFired = 12,  // reserved for fault scenarios
   kPeerQuery = 20,
   kPeerGone = 21,
+  kQpError = 13,
 };
 
 struct MessageHead {
@@ -98,6 +100,7 @@ struct Welcome {
   uint8_t unused[44];
 };
 inline constexpr uint32_t kWelcomeStrictTimers = 1;  ///< `timers: strict`: every timeout is charged
+inline constexpr uint32_t kWelcomePortDown = 2;      ///< the port is down; EVENT tells when that changes
 
 enum class WelcomeDescriptor : uint32_t { kPort, kKickRead, kKickWrite, kStatus, kNotices, kCount };
 
@@ -167,11 +170,25 @@ struct QpState {
   uint8_t unused[208];
 };
 
+struct QpError {
+  MessageHead head;
+  uint32_t nic;
+  uint32_t qpn;
+  uint32_t status;  ///< ibv_wc_status
+  uint32_t side;    ///< 0 a send's completion, 1 a receive's, 2 a refused request of the peer, which is no completion
+  char because[200];  ///< one line for people, NUL-terminated
+  uint8_t unused[32];
+};
+
 struct Counters {
   MessageHead head;
   uint32_t nic;
-  uint32_t count;     ///< entries used
-  uint64_t value[30];  ///< by registry index (protocols/base/metrics.h)
+  uint32_t folder;  ///< 0: ports/1/counters, 1: ports/1/hw_counters
+  int32_t error;    ///< of the answer: 0, or ENOENT
+  uint32_t reserved;
+  uint64_t value;   ///< of the answer
+  char name[64];    ///< the file's, NUL-terminated
+  uint8_t unused[160];
 };
 
 struct Event {
@@ -193,5 +210,6 @@ inline constexpr bool kIsMessage = sizeof(T) == kMessageBytes && std::is_trivial
 static_assert(kIsMessage<Hello> && kIsMessage<Welcome> && kIsMessage<Refused> && kIsMessage<Resolve>);
 static_assert(kIsMessage<Resolved> && kIsMessage<Multicast> && kIsMessage<QpState> && kIsMessage<Counters>);
 static_assert(kIsMessage<Event> && kIsMessage<Bye> && kIsMessage<PeerQuery> && kIsMessage<PeerGone>);
+static_assert(kIsMessage<QpError>);
 
 }  // namespace weft::attach

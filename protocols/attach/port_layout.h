@@ -19,6 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "protocols/base/metrics.h"
+
 namespace weft::attach {
 
 inline constexpr uint32_t kPriorities = 8;
@@ -52,6 +54,7 @@ struct PortControl {
   /// daemon: 1 while it does not look at this port even when it is awake, because the port was quiet: a publisher then
   /// writes its kick pipe whatever StatusPage says. Keeps hundreds of idle ports from costing the busy ones anything.
   alignas(kCacheLine) std::atomic<uint32_t> unwatched;
+  alignas(kCacheLine) CounterBlock counters;  ///< process: what its engine counted
 };
 
 /// The read-only page that all clients of a daemon map (kStatus).

@@ -65,6 +65,7 @@ class ProcessPort {
 
   bool next_notice(Notice& out);
   bool daemon_alive() const;
+  CounterBlock& counters() { return control()->counters; }
   uint32_t free_slots() const;
   uint32_t slot_payload() const { return layout_.slot_payload; }
 

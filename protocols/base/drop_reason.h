@@ -26,6 +26,7 @@ enum class DropReason : uint8_t {
   // On the way.
   kNoRoute,
   kLinkDrop,       ///< the link's seeded drop stage
+  kLinkDown,       ///< the port at one end is down
   kBufferFull,
   kNoMember,       ///< to a multicast group that nobody has joined
   // At the receiving NIC.
@@ -41,7 +42,7 @@ constexpr const char* drop_reason_name(DropReason reason) {
   constexpr const char* kNames[] = {
       "none", "truncated", "not_ip", "bad_ip_header", "bad_ip_checksum", "fragment",
       "not_udp", "not_roce", "bad_length", "bad_version", "unknown_opcode", "bad_pad",
-      "foreign_source", "no_route", "link_drop", "buffer_full", "no_member", "bad_icrc", "no_such_qpn",
+      "foreign_source", "no_route", "link_drop", "link_down", "buffer_full", "no_member", "bad_icrc", "no_such_qpn",
       "receiver_stalled", "receiver_gone"};
   static_assert(sizeof kNames / sizeof kNames[0] == kDropReasons);
   return reason < DropReason::kCount ? kNames[static_cast<uint8_t>(reason)] : "?";

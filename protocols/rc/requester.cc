@@ -43,6 +43,8 @@ void RcRequester::configure(const RequesterConfig& config) {
   deadline_ = kNever;
   rnr_until_ = Instant::min();
   stats_ = {};
+  timeouts_of_psn_ = 0;
+  failure_ = {};
 }
 
 void RcRequester::adjust(const RequesterConfig& config) {
@@ -135,7 +137,12 @@ void RcRequester::stop_at(WorkNumber work, WorkStatus status) {
 }
 
 /// The oldest work ends in an error; it is the last completion before flush().
-void RcRequester::fail_head(WorkStatus status) {
+void RcRequester::fail_head(WorkStatus status, uint8_t syndrome) {
+  const Entry& e = entry(done_);
+  failure_ = {status, syndrome, noticed_, una_ & kPsnMask, 1u, 0, timeout_, e.opcode, e.rkey, e.length, e.remote_addr};
+  if (timed_out_psn_ == una_) failure_.timeouts = timeouts_of_psn_;
+  if (status == WorkStatus::kRetryExceeded) failure_.transmissions = 1u + config_.retry_count;
+  if (status == WorkStatus::kRnrRetryExceeded) failure_.transmissions = 1u + config_.rnr_retry;
   stop_status_ = status;
   failed_ = true;
   deadline_ = kNever;

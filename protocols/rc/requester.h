@@ -35,6 +35,7 @@
 #include <array>
 #include <cstdint>
 
+#include "protocols/base/metrics.h"
 #include "protocols/base/time.h"
 #include "protocols/transport/work.h"
 
@@ -51,6 +52,7 @@ struct RequesterConfig {
   uint32_t window_packets = 256;  ///< unacknowledged request packets
   uint32_t ack_every = 32;
   bool patient = true;  ///< DECISIONS 12
+  CounterBlock* counters = nullptr;  ///< of the NIC; rare events only
 };
 
 /// Counters since configure(); they wrap.
@@ -63,6 +65,21 @@ struct RequesterStats {
   uint32_t rnr_naks = 0;
   uint32_t stale = 0;  ///< responses for PSNs that are not outstanding
   uint32_t malformed = 0;
+};
+
+/// Why failed(): for the people who ask. Meaningful for the statuses that the peer or its silence causes.
+struct RequesterFailure {
+  WorkStatus status = WorkStatus::kSuccess;
+  uint8_t syndrome = 0;  ///< of the NAK, 0: none
+  bool noticed = false;  ///< the fabric reported a loss since the last progress
+  uint32_t psn = 0;      ///< the oldest that was not acknowledged
+  uint32_t transmissions = 0;
+  uint32_t timeouts = 0;  ///< of that PSN, charged ones
+  Duration timeout = Duration::zero();
+  WorkOpcode opcode = WorkOpcode::kSend;
+  uint32_t rkey = 0;
+  uint32_t length = 0;
+  uint64_t remote_addr = 0;
 };
 
 class RcRequester {
@@ -90,6 +107,7 @@ class RcRequester {
   bool reads_outstanding() const { return reads_out_ != 0; }  ///< READs or atomics: what a fence waits for
 
   const RequesterStats& stats() const { return stats_; }
+  const RequesterFailure& failure() const { return failure_; }
   uint32_t oldest_psn() const { return una_ & kPsnMask; }  ///< the oldest PSN not acknowledged
 
  private:
@@ -133,7 +151,10 @@ class RcRequester {
   void retry();
   void rewind();
   void stop_at(WorkNumber work, WorkStatus status);
-  void fail_head(WorkStatus status);
+  void fail_head(WorkStatus status, uint8_t syndrome = 0);
+  void count(NicCounter counter) {
+    if (config_.counters != nullptr) config_.counters->add(counter);
+  }
   Duration interval() const;
 
   // Hot: all of it fits three cache lines.
@@ -168,6 +189,9 @@ class RcRequester {
   Instant rnr_until_ = Instant::min();  ///< nothing is sent before
   RequesterConfig config_;
   RequesterStats stats_;
+  LinearPsn timed_out_psn_ = 0;  ///< the timeouts counted are of this one
+  uint32_t timeouts_of_psn_ = 0;
+  RequesterFailure failure_;
   std::array<Entry, kMaxWorks> works_{};
 };
 

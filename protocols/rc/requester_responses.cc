@@ -133,6 +133,7 @@ void RcRequester::on_nak(Instant now, LinearPsn psn, uint8_t syndrome) {
   switch (syndrome) {
     case kNakSequence:
       ++stats_.sequence_naks;
+      count(NicCounter::kPacketSequenceError);
       // A responder says it once until the PSN arrives; a second one is a copy. With nothing outstanding the PSN is
       // about to be sent anyway.
       if (nak_counts_ && outstanding()) {
@@ -141,13 +142,16 @@ void RcRequester::on_nak(Instant now, LinearPsn psn, uint8_t syndrome) {
       }
       return;
     case kNakInvalidRequest:
-      fail_head(WorkStatus::kRemoteInvalidRequest);
+      count(NicCounter::kRequesterRemoteInvalid);
+      fail_head(WorkStatus::kRemoteInvalidRequest, syndrome);
       return;
     case kNakRemoteAccess:
-      fail_head(WorkStatus::kRemoteAccess);
+      count(NicCounter::kRequesterRemoteAccess);
+      fail_head(WorkStatus::kRemoteAccess, syndrome);
       return;
     case kNakRemoteOperation:
-      fail_head(WorkStatus::kRemoteOperation);
+      count(NicCounter::kRequesterRemoteOperation);
+      fail_head(WorkStatus::kRemoteOperation, syndrome);
       return;
     default:
       ++stats_.malformed;
@@ -162,9 +166,11 @@ void RcRequester::on_rnr_nak(Instant now, LinearPsn psn, uint8_t timer) {
   }
   if (failed_ || !outstanding()) return;  // already waiting to send it again: a copy
   ++stats_.rnr_naks;
+  count(NicCounter::kRnrNakReceived);
   if (config_.rnr_retry != kUnlimitedRnr) {
     if (rnr_left_ == 0) {
-      fail_head(WorkStatus::kRnrRetryExceeded);
+      count(NicCounter::kRnrRetryExceeded);
+      fail_head(WorkStatus::kRnrRetryExceeded, static_cast<uint8_t>(0x20 | timer));
       return;
     }
     --rnr_left_;
@@ -257,15 +263,18 @@ void RcRequester::accept_data(Instant now) {
 void RcRequester::implied_nak() {
   if (failed_ || !nak_counts_ || !outstanding()) return;
   ++stats_.implied_naks;
+  count(NicCounter::kImpliedNak);
   nak_counts_ = false;
   retry();
 }
 
 void RcRequester::retry() {
   if (retries_left_ == 0) {
+    count(NicCounter::kRetryExceeded);
     fail_head(WorkStatus::kRetryExceeded);
     return;
   }
+  count(NicCounter::kRetries);
   --retries_left_;
   window_ = config_.window_packets;
   rewind();
@@ -298,6 +307,7 @@ void RcRequester::on_timer(Instant now) {
     return;
   }
   nak_counts_ = true;
+  count(NicCounter::kAckTimeout);
   if (config_.patient && !noticed_) {
     // Nobody knows of a loss: the peer may be stopped or waiting for a processor. One packet asks how it is.
     ++stats_.probes;
@@ -307,6 +317,9 @@ void RcRequester::on_timer(Instant now) {
     return;
   }
   ++stats_.timeouts;
+  if (timed_out_psn_ != una_) timeouts_of_psn_ = 0;
+  timed_out_psn_ = una_;
+  ++timeouts_of_psn_;
   retry();
 }
 

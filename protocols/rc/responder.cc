@@ -49,6 +49,7 @@ Demand RcResponder::on_request(Instant, const TransportHeader& header, uint32_t 
   const int32_t ahead = psn_difference(header.psn, expected_);
   if (ahead > 0) {
     ++stats_.out_of_sequence;
+    count(NicCounter::kOutOfSequence);
     if (!gap_reported_) {
       gap_reported_ = true;
       ++stats_.sequence_naks;
@@ -70,6 +71,7 @@ Demand RcResponder::on_request(Instant, const TransportHeader& header, uint32_t 
 
 /// The packet is not acceptable and ends the connection.
 Demand RcResponder::refuse(uint8_t syndrome) {
+  if (syndrome == kNakRemoteAccess) count(NicCounter::kResponderRemoteAccess);
   nak_ = syndrome;
   nak_psn_ = expected_;
   fatal_ = true;
@@ -172,6 +174,7 @@ Demand RcResponder::on_atomic_write(const TransportHeader& header, uint32_t payl
 
 Demand RcResponder::on_duplicate(const TransportHeader& header, uint32_t payload_bytes) {
   ++stats_.duplicates;
+  count(NicCounter::kDuplicateRequest);
   const MessagePacket kind = classify_message(static_cast<uint8_t>(header.opcode));
   if (kind.valid) {
     owe_acknowledge();
@@ -235,6 +238,8 @@ void RcResponder::settle(Instant, Outcome outcome, uint64_t atomic_original) {
       break;
     case Outcome::kReceiverNotReady:
       ++stats_.rnr_naks;
+      count(NicCounter::kRnrNakSent);
+      count(NicCounter::kOutOfBuffer);
       nak_ = static_cast<uint8_t>(kSyndromeRnr | (config_.min_rnr_timer & 0x1f));
       nak_psn_ = expected_;
       gap_reported_ = true;  // what follows is dropped without a word until this packet comes again

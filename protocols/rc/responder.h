@@ -26,6 +26,7 @@
 #include <array>
 #include <cstdint>
 
+#include "protocols/base/metrics.h"
 #include "protocols/base/time.h"
 #include "protocols/transport/segment.h"
 #include "protocols/transport/work.h"
@@ -38,6 +39,7 @@ struct ResponderConfig {
   uint32_t first_psn = 0;  ///< expected
   uint8_t max_dest_rd_atomic = 1;
   uint8_t min_rnr_timer = 12;  ///< code sent in RNR NAKs
+  CounterBlock* counters = nullptr;  ///< of the NIC; rare events only
 };
 
 /// Counters since configure(); they wrap.
@@ -89,6 +91,9 @@ class RcResponder {
   enum class Pending : uint8_t { kNone, kMessage, kRead, kAtomic, kAtomicWrite, kReadAgain };
 
   Resource& resource(uint32_t number) { return resources_[number % kMaxResources]; }
+  void count(NicCounter counter) {
+    if (config_.counters != nullptr) config_.counters->add(counter);
+  }
   Demand refuse(uint8_t syndrome);
   Demand on_message(const TransportHeader& header, uint32_t payload_bytes);
   Demand on_read(const TransportHeader& header, uint32_t payload_bytes);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "protocols/attach/port_layout.h"
+#include "protocols/base/metrics.h"
 #include "protocols/base/random.h"
 #include "protocols/base/time.h"
 
@@ -71,6 +72,19 @@ struct MetricSample {
   uint64_t value = 0;
 };
 
+/// What one NIC has done since the fabric came up.
+struct NicTotals {
+  uint64_t tx_packets = 0;
+  uint64_t tx_bytes = 0;
+  uint64_t rx_packets = 0;
+  uint64_t rx_bytes = 0;
+  uint64_t tx_multicast = 0;  ///< packets; part of tx_packets
+  uint64_t rx_multicast = 0;
+  uint64_t refused = 0;       ///< frames of its processes that it would not send
+  uint64_t bad_icrc = 0;
+  std::array<uint64_t, kNicCounters> transport{};  ///< of its processes, the gone ones included, by NicCounter
+};
+
 /// A frame seen by a capture, with Ethernet header through ICRC.
 struct CapturedFrame {
   uint64_t unix_ns = 0;
@@ -94,7 +108,11 @@ class DataPlane {
   /// The port gets the frames of that multicast group from now on, or no more. 0, EINVAL (no group address, or leaving one
   /// it is not in), ENOMEM (too many groups), ENOENT (no such port). A port that is detached leaves its groups.
   virtual int set_member(SeatId seat, uint32_t nic, const std::array<uint8_t, 16>& group, bool join) = 0;
+  /// The link of that NIC, both ways: down loses every frame on it. False: no such NIC.
+  virtual bool set_link(HostIndex host, uint32_t nic, bool up) = 0;
   virtual std::vector<MetricSample> metrics() = 0;
+  /// All zero for a NIC that does not exist.
+  virtual NicTotals nic_totals(HostIndex host, uint32_t nic) = 0;
   /// Frames crossing the links of `place` go to the sink, called on the control thread from pump(). A host's name: all its
   /// links, both ways. "h0->s0" or "s0->h0" (NIC k > 0: "h0/k->s0"): that direction. The switch's name: every link.
   /// Returns the capture's id (> 0), or -ENOENT. Frames that were lost by a slow reader: metric capture_lost_frames.

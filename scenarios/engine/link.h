@@ -21,19 +21,32 @@ constexpr uint32_t link_id(uint32_t endpoint, Direction direction) {
 
 struct LinkDirection {
   LinkDirection(uint64_t run_seed, uint32_t id, std::string name_, Probability drop_)
-      : name(std::move(name_)), random(run_seed, id), drop(drop_), events{id} {}
+      : name(std::move(name_)), random(run_seed, id), drop(drop_), events{id}, lossless(drop_.never()) {}
 
   std::string name;  ///< "h0->s0"
   Random random;
   Probability drop;
   EventSource events;
-  bool tapped = false;  ///< a capture looks at it
+  bool lossless = true;  ///< up, and without a drop stage
+  bool down = false;
+  bool tapped = false;   ///< a capture looks at it
   uint64_t packets = 0;
   uint64_t bytes = 0;
   uint64_t drops = 0;
 
+  uint64_t down_drops = 0;
+
+  void set_down(bool is_down) {
+    down = is_down;
+    lossless = !down && drop.never();
+  }
   bool lose() {
-    const bool lost = !drop.never() && random.happens(drop);
+    if (lossless) return false;
+    if (down) {
+      ++down_drops;
+      return true;
+    }
+    const bool lost = random.happens(drop);
     drops += lost;
     return lost;
   }

@@ -63,6 +63,18 @@ class LiveDataPlane final : public DataPlane {
     return result;
   }
 
+  bool set_link(HostIndex host, uint32_t nic, bool up) override {
+    bool found = false;
+    driver_->call([&](Instant) {
+      const uint32_t endpoint = fabric_.endpoint_of(host, nic);
+      found = endpoint != kNoEndpoint;
+      if (!found) return;
+      fabric_.endpoints()[endpoint].up.set_down(!up);
+      fabric_.endpoints()[endpoint].down.set_down(!up);
+    });
+    return found;
+  }
+
   std::vector<MetricSample> metrics() override {
     std::vector<MetricSample> samples;
     driver_->call([&](Instant) {
@@ -75,6 +87,15 @@ class LiveDataPlane final : public DataPlane {
       samples.push_back({"driver_cpu_ns", {}, driver_->cpu_ns()});
     });
     return samples;
+  }
+
+  NicTotals nic_totals(HostIndex host, uint32_t nic) override {
+    NicTotals totals;
+    driver_->call([&](Instant) {
+      const uint32_t endpoint = fabric_.endpoint_of(host, nic);
+      if (endpoint != kNoEndpoint) totals = fabric_.totals(endpoint);
+    });
+    return totals;
   }
 
   int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) override;

@@ -38,6 +38,7 @@ NoticeReason notice_reason(DropReason reason) {
   switch (reason) {
     case DropReason::kNoRoute: return NoticeReason::kNoRoute;
     case DropReason::kLinkDrop: return NoticeReason::kFaultDrop;
+    case DropReason::kLinkDown: return NoticeReason::kLinkDown;
     case DropReason::kBufferFull: return NoticeReason::kBufferDrop;
     case DropReason::kNoSuchQpn:
     case DropReason::kReceiverGone: return NoticeReason::kNoSuchQpn;
@@ -102,7 +103,7 @@ bool LiveFabric::open(std::string& error) {
           {host, n, std::make_unique<nic::HostNic>(nic_settings, store_.arena(), store_, map_, *this),
            LinkDirection(plan_.seed, link_id(index, Direction::kUp), name + "->" + plan_.switch_name, plan_.drop),
            LinkDirection(plan_.seed, link_id(index, Direction::kDown), plan_.switch_name + "->" + name, plan_.drop),
-           EventSource{link_id(index, Direction::kUp)}, false, {}});
+           EventSource{link_id(index, Direction::kUp)}, false, {}, {}});
     }
   }
   applied_pause_.assign(count, 0);
@@ -164,6 +165,9 @@ void LiveFabric::start_draining(Instant now, LiveSeat& seat) {
   seat.port.close();
   Endpoint& e = endpoints_[seat.endpoint];
   leave_groups(seat);
+  for (uint32_t i = 0; i < kNicCounters; ++i) {
+    e.gone_counters[i] += seat.port.counters().get(static_cast<NicCounter>(i));
+  }
   e.nic->detach(now, seat.nic_seat);
   seat.on_nic = false;
   finish_nic(now, seat.endpoint);
@@ -254,7 +258,7 @@ void LiveFabric::cross(Instant now, uint32_t endpoint, Direction direction, Pack
     store_.arena()[packet].flags |= kPacketIcrcChecked;
   }
   if (link.lose()) {
-    dropped(now, packet, DropReason::kLinkDrop, endpoint);
+    dropped(now, packet, link.down ? DropReason::kLinkDown : DropReason::kLinkDrop, endpoint);
     return;
   }
   ++link.packets;

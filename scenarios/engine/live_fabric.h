@@ -38,6 +38,7 @@ struct Endpoint {
   LinkDirection down;
   EventSource stall_events;
   bool stall_queued = false;
+  std::array<uint64_t, kNicCounters> gone_counters{};  ///< of processes that are gone
   std::vector<LiveSeat*> seats;
 };
 
@@ -88,12 +89,13 @@ class LiveFabric final : public nic::NicDrops {
   std::vector<LiveSeat*>& resumed() { return resumed_; }
 
   std::vector<MetricSample> metrics() const;
+  NicTotals totals(uint32_t endpoint) const;
+  uint32_t endpoint_of(HostIndex host, uint32_t nic) const;
 
  private:
   enum EventKind : uint32_t { kArrival, kStall };
   static uint32_t tag_index(uint32_t tag) { return (tag & 0xFFFF) - 1; }
 
-  uint32_t endpoint_of(HostIndex host, uint32_t nic) const;
   void cross(Instant now, uint32_t endpoint, Direction direction, PacketRef packet);
   void arrive(Instant now, uint32_t endpoint, Direction direction, PacketRef packet);
   void capture(Instant now, const LinkDirection& link, PacketRef packet);

@@ -67,6 +67,30 @@ void port_samples(Samples& out, const Labels& port, const fabric::SwitchCore& co
 
 }  // namespace
 
+NicTotals LiveFabric::totals(uint32_t endpoint) const {
+  const Endpoint& e = endpoints_[endpoint];
+  const nic::NicCounters& c = e.nic->counters();
+  NicTotals totals;
+  for (uint32_t p = 0; p < kPriorityCount; ++p) {
+    totals.tx_packets += c.tx_packets[p];
+    totals.tx_bytes += c.tx_bytes[p];
+    totals.rx_packets += c.rx_packets[p];
+    totals.rx_bytes += c.rx_bytes[p];
+  }
+  totals.tx_multicast = switch_->multicast_in(static_cast<fabric::SwitchPort>(endpoint));
+  totals.rx_multicast = c.rx_multicast;
+  for (uint32_t r = static_cast<uint32_t>(DropReason::kTruncated); r <= static_cast<uint32_t>(DropReason::kForeignSource); ++r) {
+    totals.refused += c.drops[r];
+  }
+  totals.bad_icrc = c.drops[static_cast<uint32_t>(DropReason::kBadIcrc)];
+  totals.transport = e.gone_counters;
+  for (const LiveSeat* seat : e.seats) {
+    if (seat->state != SeatState::kAttached) continue;  // its last values are among the gone ones
+    for (uint32_t i = 0; i < kNicCounters; ++i) totals.transport[i] += seat->port.counters().get(static_cast<NicCounter>(i));
+  }
+  return totals;
+}
+
 std::vector<MetricSample> LiveFabric::metrics() const {
   std::vector<MetricSample> samples;
   Samples out(samples);
@@ -80,13 +104,19 @@ std::vector<MetricSample> LiveFabric::metrics() const {
   for (uint32_t i = 0; i < endpoints_.size(); ++i) {
     const Endpoint& e = endpoints_[i];
     const std::string& host = plan_.hosts[e.host].name;
-    nic_samples(out, {{"host", host}, {"nic", "rxe" + std::to_string(e.nic_index)}}, e.nic->counters());
+    const Labels nic = {{"host", host}, {"nic", "rxe" + std::to_string(e.nic_index)}};
+    nic_samples(out, nic, e.nic->counters());
+    const NicTotals nic_totals = totals(i);
+    for (uint32_t c = 0; c < kNicCounters; ++c) {
+      out.add(nic_counter_info(static_cast<NicCounter>(c)).metric, nic, nic_totals.transport[c], false);
+    }
     port_samples(out, {{"switch", plan_.switch_name}, {"port", std::to_string(i)}}, *switch_,
                  static_cast<fabric::SwitchPort>(i));
     for (const LinkDirection* link : {&e.up, &e.down}) {
       out.add("link_packets", {{"link", link->name}}, link->packets);
       out.add("link_bytes", {{"link", link->name}}, link->bytes);
       out.add("link_drops", {{"link", link->name}, {"reason", "link_drop"}}, link->drops, false);
+      out.add("link_drops", {{"link", link->name}, {"reason", "link_down"}}, link->down_drops, false);
     }
   }
   out.add("packets_live", {}, store_.arena().live());

@@ -69,6 +69,8 @@ class ProcessPort final : public attach::FramePort {
   /// after a seq_cst fence and after process_sleeping() said yes.
   bool unblocked() const;
   uint32_t seat_tag() const { return seat_tag_; }
+  /// What the process's engine counted, by its own word.
+  const CounterBlock& counters() const { return control_->counters; }
 
  private:
   struct Tx {

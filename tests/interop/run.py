@@ -20,12 +20,12 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from cases import capture, daemon, errors, faults, gids, hostile, memory_windows, multicast, perftest, perftest_options, pingpong, programs, queues, rdma_core  # noqa: E402
+from cases import capture, counters, daemon, explain, errors, faults, gids, hostile, memory_windows, multicast, perftest, perftest_options, pingpong, ports, programs, queues, rdma_core, ud  # noqa: E402
 from harness.fabric import Fabric  # noqa: E402
 from harness.process import Process  # noqa: E402
 from harness.report import Context, Runner  # noqa: E402
 
-MODULES = (pingpong, gids, multicast, daemon, programs, memory_windows, queues, errors, rdma_core, capture, hostile, faults, perftest, perftest_options)
+MODULES = (pingpong, gids, multicast, counters, explain, ports, ud, daemon, programs, memory_windows, queues, errors, rdma_core, capture, hostile, faults, perftest, perftest_options)
 ORDINARY_USER = "nobody"
 
 

@@ -23,7 +23,12 @@ class FakeDataPlane : public DataPlane {
   int attach_port(const PortSetup& setup) override;
   void detach_port(SeatId seat, uint32_t nic, bool died) override;
   int set_member(SeatId, uint32_t, const std::array<uint8_t, 16>&, bool) override { return 0; }
+  bool set_link(HostIndex host, uint32_t nic, bool up) override {
+    links[{host, nic}] = up;
+    return true;
+  }
   std::vector<MetricSample> metrics() override;
+  NicTotals nic_totals(HostIndex, uint32_t) override { return totals; }
   int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) override;
   void stop_capture(int id) override;
   int event_fd() const override { return event_fd_; }
@@ -39,8 +44,10 @@ class FakeDataPlane : public DataPlane {
   };
   FabricPlan plan;
   std::map<std::pair<SeatId, uint32_t>, PortSetup> ports;
+  std::map<std::pair<HostIndex, uint32_t>, bool> links;  ///< as set_link() was told
   std::vector<Detached> detached;
   std::vector<MetricSample> extra;  ///< told by metrics() too
+  NicTotals totals;                 ///< of every NIC
   int attach_error = 0;  ///< what attach_port answers
 
  private:

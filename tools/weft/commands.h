@@ -18,6 +18,7 @@ int command_show(const ParsedLine& line);
 int command_capture(const ParsedLine& line);
 int command_demo(const ParsedLine& line);
 int command_down(const ParsedLine& line);
+int command_port(const ParsedLine& line);
 int command_doctor(const ParsedLine& line);
 
 /// Prints "weft: text" on stderr; returns code.

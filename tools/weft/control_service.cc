@@ -23,6 +23,14 @@ std::string qp_state_name(uint32_t state) {
   return state < std::size(kNames) ? kNames[state] : "state-" + std::to_string(state);
 }
 
+// ibv_wc_status, without its prefix.
+std::string wc_status_name(uint32_t status) {
+  static constexpr const char* kNames[] = {
+      "SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR", "BAD_RESP_ERR",
+      "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR"};
+  return status < std::size(kNames) ? kNames[status] : "status-" + std::to_string(status);
+}
+
 uint32_t mtu_bytes(uint32_t ibv_mtu) { return ibv_mtu >= 1 && ibv_mtu <= 5 ? 128u << ibv_mtu : 0; }
 
 // A list of metrics is told in parts that fit a message.
@@ -64,6 +72,8 @@ control::Reply ControlService::handle(const control::Request& request, ControlSe
       return start_capture(request.capture_start(), session);
     case control::Request::kCaptureStop:
       return stop_capture(session);
+    case control::Request::kSetPort:
+      return set_port(request.set_port());
     case control::Request::kDown:
       reply.mutable_down()->set_pid(getpid());
       ended_by_ = session.id();
@@ -115,23 +125,54 @@ void ControlService::fill_hosts(control::HostList& list) const {
   }
 }
 
+control::Reply ControlService::set_port(const control::SetPort& request) {
+  for (uint32_t h = 0; h < fabric_.addresses().hosts(); ++h) {
+    for (uint32_t n = 0; n < fabric_.addresses().nics(); ++n) {
+      const std::string place = n == 0 ? host_name(h) : host_name(h) + "/" + std::to_string(n);
+      if (place != request.place()) continue;
+      fabric_.set_port(h, n, request.up());
+      control::Reply reply = new_reply();
+      reply.mutable_set_port();
+      return reply;
+    }
+  }
+  return error_reply(ENOENT, "there is no NIC '" + request.place().substr(0, 64) + "'; write h0 for a host's first NIC, h0/1 for its second");
+}
+
+void ControlService::fill_qp(control::Qp& qp, uint32_t host, uint32_t qpn, const host::QpRecord& record) const {
+  qp.set_host(host_name(host));
+  qp.set_device("rxe" + std::to_string(record.nic));
+  qp.set_qpn(qpn);
+  qp.set_type(qp_type_name(record.type));
+  qp.set_state(qp_state_name(record.state));
+  qp.set_peer_qpn(record.peer_qpn);
+  qp.set_mtu(mtu_bytes(record.mtu));
+  qp.set_errors(record.error.count);
+  if (record.error.count != 0) {
+    // What the responder refuses has no completion of its own: the peer's has.
+    qp.set_last_error(record.error.side == 2 ? "QP_ACCESS_ERR" : wc_status_name(record.error.status));
+    qp.set_because(record.error.because);
+  }
+  if (record.peer_gid == host::Gid{}) return;
+  const auto peer = fabric_.addresses().find(record.peer_gid);
+  qp.set_peer(peer ? host_name(peer->host) : host::text_of_gid(record.peer_gid));
+}
+
 void ControlService::fill_qps(control::QpList& list) const {
   for (const auto& [id, seat] : fabric_.attach().seats()) {
     for (const auto& [qpn, record] : seat.qps) {
       control::Qp* qp = list.add_qps();
-      qp->set_host(host_name(seat.host));
-      qp->set_device("rxe" + std::to_string(record.nic));
-      qp->set_qpn(qpn);
-      qp->set_type(qp_type_name(record.type));
-      qp->set_state(qp_state_name(record.state));
-      qp->set_peer_qpn(record.peer_qpn);
-      qp->set_mtu(mtu_bytes(record.mtu));
+      fill_qp(*qp, seat.host, qpn, record);
       qp->set_pid(seat.pid);
       qp->set_program(seat.program);
-      if (record.peer_gid == host::Gid{}) continue;
-      const auto peer = fabric_.addresses().find(record.peer_gid);
-      qp->set_peer(peer ? host_name(peer->host) : host::text_of_gid(record.peer_gid));
     }
+  }
+  for (const host::PastQp& past : fabric_.attach().past_qps()) {
+    control::Qp* qp = list.add_qps();
+    fill_qp(*qp, past.host, past.qpn, past.qp);
+    qp->set_pid(past.pid);
+    qp->set_program(past.program);
+    qp->set_gone(true);
   }
 }
 

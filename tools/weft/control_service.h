@@ -41,10 +41,12 @@ class ControlService : public ControlHandler {
 
   void fill_version(control::VersionReply& reply) const;
   void fill_hosts(control::HostList& list) const;
+  void fill_qp(control::Qp& qp, uint32_t host, uint32_t qpn, const host::QpRecord& record) const;
   void fill_qps(control::QpList& list) const;
   control::Reply metrics(const control::ShowMetrics& request, ControlSession& session);
   control::Reply start_capture(const control::CaptureStart& request, ControlSession& session);
   control::Reply stop_capture(ControlSession& session);
+  control::Reply set_port(const control::SetPort& request);
   uint64_t frames_lost_by_plane();
   void on_frame(ControlSession& session, CapturedFrame&& frame);
 

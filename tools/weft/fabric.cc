@@ -36,10 +36,38 @@ class Fabric::Sink : public host::PortSink {
   int set_member(host::SeatId seat, uint32_t nic, const host::Gid& group, bool join) override {
     return plane_.set_member(seat, nic, group, join);
   }
+  host::PortCounters counters(uint32_t host, uint32_t nic) override {
+    const NicTotals totals = plane_.nic_totals(host, nic);
+    host::PortCounters c;
+    c.tx_bytes = totals.tx_bytes;
+    c.rx_bytes = totals.rx_bytes;
+    c.tx_packets = totals.tx_packets;
+    c.rx_packets = totals.rx_packets;
+    c.tx_multicast = totals.tx_multicast;
+    c.rx_multicast = totals.rx_multicast;
+    c.rx_errors = totals.bad_icrc;
+    c.tx_discards = totals.refused;
+    c.transport = totals.transport;
+    if (const auto port = ports_.find({host, nic}); port != ports_.end()) c.link_downed = port->second.downs;
+    return c;
+  }
+  /// False: it is so already.
+  bool set_port(uint32_t host, uint32_t nic, bool up) {
+    Port& port = ports_[{host, nic}];
+    if (port.up == up) return false;
+    port.up = up;
+    if (!up) ++port.downs;
+    return true;
+  }
   int status_memfd() const override { return plane_.status_memfd(); }
 
  private:
+  struct Port {
+    bool up = true;
+    uint64_t downs = 0;
+  };
   DataPlane& plane_;
+  std::map<std::pair<uint32_t, uint32_t>, Port> ports_;  ///< those that were ever set
 };
 
 std::string host_name(uint32_t host) { return "h" + std::to_string(host); }
@@ -116,27 +144,18 @@ std::string Fabric::open_sockets(const FabricSettings& settings, const LogLine& 
   return {};
 }
 
+void Fabric::set_port(uint32_t host, uint32_t nic, bool up) {
+  if (!sink_->set_port(host, nic, up)) return;
+  plane_->set_link(host, nic, up);
+  // First the files: who is told looks there.
+  (void)host::update_port_state(folder_.host_folder(host_name(host)) + "/sys", addresses_.nic(host, nic), up);
+  attach_->set_port(host, nic, up);
+}
+
 void Fabric::refresh_counters() {
-  std::map<std::pair<std::string, std::string>, host::PortCounters> counters;  // by host and device
-  for (const MetricSample& sample : plane_->metrics()) {
-    std::string host;
-    std::string nic;
-    for (const auto& [key, value] : sample.labels) {
-      if (key == "host") host = value;
-      if (key == "nic") nic = value;
-    }
-    if (host.empty() || nic.empty()) continue;
-    host::PortCounters& c = counters[{host, nic}];
-    if (sample.name == "nic_tx_bytes") c.tx_bytes += sample.value;
-    if (sample.name == "nic_tx_packets") c.tx_packets += sample.value;
-    if (sample.name == "nic_rx_bytes") c.rx_bytes += sample.value;
-    if (sample.name == "nic_rx_packets") c.rx_packets += sample.value;
-    if (sample.name == "nic_drops") c.tx_discards += sample.value;
-  }
   for (const uint32_t host : stale_hosts_) {
     for (uint32_t n = 0; n < addresses_.nics(); ++n) {
-      const host::NicIdentity nic = addresses_.nic(host, n);
-      (void)host::update_counters(folder_.host_folder(host_name(host)) + "/sys", nic, counters[{host_name(host), nic.device()}]);
+      (void)host::update_counters(folder_.host_folder(host_name(host)) + "/sys", addresses_.nic(host, n), sink_->counters(host, n));
     }
   }
   stale_hosts_.clear();

@@ -45,6 +45,9 @@ class Fabric {
   /// The link directions that the name of a link stands for ("h0-s0": "h0->s0" and "s0->h0"); any other name for itself.
   std::vector<std::string> capture_places(const std::string& name) const;
 
+  /// The port of a NIC goes down, frames on its link are lost and its programs are told; or it comes up again.
+  void set_port(uint32_t host, uint32_t nic, bool up);
+
   /// Hosts whose processes left have their sysfs counters written anew. Call it when the loop has time.
   void refresh_counters();
   bool counters_are_stale() const { return !stale_hosts_.empty(); }

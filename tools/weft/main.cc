@@ -29,6 +29,7 @@ int run_verb(const ParsedLine& line) {
     case Verb::kCapture: return command_capture(line);
     case Verb::kDemo: return command_demo(line);
     case Verb::kDown: return command_down(line);
+    case Verb::kPort: return command_port(line);
     case Verb::kDoctor: return command_doctor(line);
   }
   return kUsageError;

@@ -95,6 +95,14 @@ void add_watchers(CLI::App& app, ParsedLine& line) {
       ->check(check_duration);
 }
 
+void add_port(CLI::App& app, ParsedLine& line) {
+  CLI::App* port = app.add_subcommand("port", "Take the port of a NIC down, or bring it up again");
+  port->footer("  weft port h0 down\n  weft port h0/1 up     the second NIC of h0\n"
+               "Frames on its link are lost meanwhile. Programs get PORT_ERR, and PORT_ACTIVE and GID_CHANGE when it is back.");
+  port->add_option("nic", line.host, "A host, for its first NIC, or HOST/NUMBER")->required();
+  port->add_option("state", line.what, "down or up")->required()->check(CLI::IsMember({"down", "up"}));
+}
+
 ParsedLine failed(const std::string& text) {
   ParsedLine line;
   line.exit_code = kUsageError;
@@ -109,7 +117,8 @@ Verb verb_of(const CLI::App& app) {
   };
   static constexpr Name kVerbs[] = {{"up", Verb::kUp},     {"daemon", Verb::kDaemon},   {"run", Verb::kRun},
                                     {"env", Verb::kEnv},   {"show", Verb::kShow},       {"capture", Verb::kCapture},
-                                    {"demo", Verb::kDemo}, {"down", Verb::kDown},       {"doctor", Verb::kDoctor}};
+                                    {"demo", Verb::kDemo}, {"down", Verb::kDown},       {"doctor", Verb::kDoctor},
+                                    {"port", Verb::kPort}};
   for (const Name& v : kVerbs) {
     if (app.got_subcommand(v.name)) return v.verb;
   }
@@ -154,6 +163,7 @@ ParsedLine parse_command_line(int argc, const char* const* argv) {
   add_up(app, line);
   add_run(app, line);
   add_watchers(app, line);
+  add_port(app, line);
   app.add_subcommand("demo", "A private fabric, ibv_rc_pingpong and ib_write_bw across it, and what the switch saw");
   app.add_subcommand("down", "End a fabric");
   app.add_subcommand("doctor", "What works on this machine, and what would help");

@@ -16,7 +16,7 @@
 
 namespace weft::tools {
 
-enum class Verb { kNone, kUp, kDaemon, kRun, kEnv, kShow, kCapture, kDemo, kDown, kDoctor };
+enum class Verb { kNone, kUp, kDaemon, kRun, kEnv, kShow, kCapture, kDemo, kDown, kDoctor, kPort };
 
 /// What a fabric is built from, as `weft up` takes it and passes it on to its daemon.
 struct FabricSettings {
@@ -38,10 +38,10 @@ struct ParsedLine {
   FabricSettings fabric;
   bool foreground = false;
   int ready_fd = -1;                 ///< daemon
-  std::string host;                  ///< run, env
+  std::string host;                  ///< run, env; port: with "/1" for its second NIC
   std::vector<std::string> command;  ///< run
   std::string format = "shell";      ///< env
-  std::string what;                  ///< show
+  std::string what;                  ///< show; port: down or up
   bool json = false;                 ///< show
   std::vector<std::string> places;   ///< capture
   std::string output = "-";          ///< capture

@@ -87,10 +87,16 @@ void print_hosts_json(const control::HostList& list) {
 void print_qps(const control::QpList& list) {
   Table table({"HOST", "DEVICE", "QPN", "TYPE", "STATE", "PEER", "PEER QPN", "MTU", "PROGRAM"});
   for (const control::Qp& qp : list.qps()) {
-    table.row({qp.host(), qp.device(), std::to_string(qp.qpn()), qp.type(), qp.state(), qp.peer().empty() ? "-" : qp.peer(),
+    table.row({qp.host(), qp.device(), std::to_string(qp.qpn()), qp.type(), qp.gone() ? "gone" : qp.state(), qp.peer().empty() ? "-" : qp.peer(),
                std::to_string(qp.peer_qpn()), qp.mtu() == 0 ? "-" : std::to_string(qp.mtu()), qp.program() + " (" + std::to_string(qp.pid()) + ")"});
   }
   put(table.text());
+  for (const control::Qp& qp : list.qps()) {
+    if (qp.errors() == 0) continue;
+    put("QP " + std::to_string(qp.qpn()) + " of " + qp.host() + ": " + qp.last_error() +
+        (qp.because().empty() ? "" : ": " + qp.because()) +
+        (qp.errors() > 1 ? " (the last of " + std::to_string(qp.errors()) + " errors)" : "") + "\n");
+  }
 }
 
 void print_qps_json(const control::QpList& list) {
@@ -108,6 +114,10 @@ void print_qps_json(const control::QpList& list) {
     json.member("mtu", static_cast<uint64_t>(qp.mtu()));
     json.member("pid", static_cast<int64_t>(qp.pid()));
     json.member("program", std::string_view(qp.program()));
+    json.member("gone", qp.gone());
+    json.member("errors", static_cast<uint64_t>(qp.errors()));
+    json.member("last_error", std::string_view(qp.last_error()));
+    json.member("because", std::string_view(qp.because()));
     json.end_object();
   }
   json.end_array();

@@ -96,7 +96,7 @@ def attach_garbage(context):
             size = dice.choice((1, 3, 255, 256, 257, 4096, 65536))
             message = bytearray(dice.randbytes(size))
             if size >= 4 and dice.random() < 0.5:
-                message[0:4] = struct.pack("<I", dice.randrange(1, 13))  # a known type, before any HELLO
+                message[0:4] = struct.pack("<I", dice.randrange(1, 14))  # a known type, before any HELLO
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 link.send(message)
                 if not closed_by_daemon(link):
@@ -112,7 +112,7 @@ def attached_garbage(context):
             port = Port(fabric)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 for _ in range(20):
-                    kind = dice.choice((HELLO, 4, 6, 7, 8, 9, 11, 12, 99))
+                    kind = dice.choice((HELLO, 4, 6, 7, 8, 9, 11, 12, 13, 99))
                     port.link.send(struct.pack("<I", kind) + dice.randbytes(MESSAGE - 4))
             port.close()
 
@@ -159,7 +159,7 @@ def scribbled_port(context):
 
 def ring_geometry():
     """Offsets of protocols/attach/port_layout.h for the default geometry."""
-    control = 64 + 64 + 8 * 128 + 3 * 128 + 64
+    control = 64 + 64 + 8 * 128 + 3 * 128 + 64 + 64 * 8
     return {"poll_seq": 0, "tx0_producer": 128, "tx_return_consumer": 128 + 8 * 128 + 64,
             "rx_consumer": 128 + 8 * 128 + 128 + 64, "rx_return_producer": 128 + 8 * 128 + 256, "tx0_ring": control}
 

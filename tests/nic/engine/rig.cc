@@ -576,24 +576,4 @@ ib_uverbs_wc expect_wc(Rig& rig, Client& client, const Cq& cq, uint64_t wr_id, u
   return wc;
 }
 
-// --- pairs ---------------------------------------------------------------------------------------------------
-
-void connect(Client& a, const Qp& a_qp, Client& b, const Qp& b_qp, const ConnectOptions& o) {
-  REQUIRE(a.to_init(a_qp, o.access) > 0);
-  REQUIRE(b.to_init(b_qp, o.access) > 0);
-  REQUIRE(a.to_rtr(a_qp, b_qp.qpn, b.node, o, o.psn_b) > 0);
-  REQUIRE(b.to_rtr(b_qp, a_qp.qpn, a.node, o, o.psn_a) > 0);
-  REQUIRE(a.to_rts(a_qp, o, o.psn_a) > 0);
-  REQUIRE(b.to_rts(b_qp, o, o.psn_b) > 0);
-}
-
-Pair::Pair(Rig& rig, const QpOptions& qp, const ConnectOptions& options, uint32_t cqe)
-    : a(rig, 0), b(rig, rig.nodes() > 1 ? 1 : 0) {
-  a_cq = a.create_cq(cqe);
-  b_cq = b.create_cq(cqe);
-  a_qp = a.create_qp(a_cq, a_cq, qp);
-  b_qp = b.create_qp(b_cq, b_cq, qp);
-  connect(a, a_qp, b, b_qp, options);
-}
-
 }  // namespace weft::test

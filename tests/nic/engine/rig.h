@@ -43,9 +43,13 @@ class TestPlatform final : public nic::Platform {
   void unmap_ring(const nic::RingMemory& ring) override;
   void object_seen(char kind, uint64_t) override { seen += kind; }
   void wake_thread() override { ++wakes; }
-  void qp_state(uint32_t, uint32_t, uint32_t state, uint32_t, uint32_t, const nic::Gid&) override {
+  bool qp_state(uint32_t, uint32_t, uint32_t state, uint32_t, uint32_t, const nic::Gid&, uint32_t mtu) override {
+    if (deaf) return false;
     last_state = state;
+    last_mtu = mtu;
+    return true;
   }
+  void explain(uint32_t, const nic::ErrorReport& report) override { reports.push_back(report); }
 
   void peer_silent(uint32_t, const nic::Gid&, uint32_t qpn) override {
     ++silences;
@@ -55,6 +59,9 @@ class TestPlatform final : public nic::Platform {
   uint32_t silences = 0;
   uint32_t silent_qpn = 0;
   std::string seen;
+  std::vector<nic::ErrorReport> reports;
+  std::atomic<bool> deaf{false};  ///< qp_state() cannot be told now
+  std::atomic<uint32_t> last_mtu{0};
   std::multiset<GidBytes> groups;  ///< one entry per QP
   int multicast_error = 0;
   std::atomic<uint32_t> wakes{0};

@@ -260,9 +260,14 @@ TEST_CASE("Malformed fields end the channel; right ones do not") {
 
   attach::Counters counters{};
   counters.head.type = MessageType::kCounters;
-  counters.count = 30;
   CHECK(survives(counters));
-  counters.count = 31;
+  counters.folder = 2;
+  CHECK_FALSE(survives(counters));
+  counters.folder = 1;
+  counters.nic = 1;
+  CHECK_FALSE(survives(counters));
+  counters.nic = 0;
+  std::memset(counters.name, 'x', sizeof counters.name);
   CHECK_FALSE(survives(counters));
 
   attach::Multicast group{};
@@ -285,7 +290,7 @@ TEST_CASE("Malformed fields end the channel; right ones do not") {
   again.head.type = MessageType::kHello;
   again.version = attach::kAttachVersion;
   CHECK_FALSE(survives(again));
-  for (const uint32_t type : {0u, 2u, 3u, 5u, 9u, 11u, 12u, 13u, UINT32_MAX}) {
+  for (const uint32_t type : {0u, 2u, 3u, 5u, 9u, 11u, 12u, 14u, UINT32_MAX}) {
     attach::Bye odd{};
     odd.head.type = static_cast<MessageType>(type);
     CHECK_FALSE(survives(odd));
@@ -327,6 +332,68 @@ TEST_CASE("A port joins a group with its first QP and leaves with the last, or w
   CHECK(ask(base + 2, 1, group) == ENOMEM);
   f.sink.member_error = 0;
   CHECK(ask(base + 2, 0, group) == EINVAL);
+}
+
+TEST_CASE("A QP's last error is kept, also when the QP or its process is gone") {
+  ServerFixture f;
+  TestClient client(f.path(0));
+  client.hello();
+  f.run();
+  const uint32_t base = client.receive().as<attach::Welcome>().qpn_base;
+  const auto fail = [&](uint32_t qpn, uint32_t status, const char* text) {
+    attach::QpError error{};
+    error.head.type = MessageType::kQpError;
+    error.qpn = qpn;
+    error.status = status;
+    std::strncpy(error.because, text, sizeof error.because);
+    client.say(error);
+    f.run();
+  };
+  for (uint32_t i = 1; i <= 3; ++i) client.say(qp_state(base + i, 3));
+  f.run();
+  fail(base + 1, 10, "first");
+  fail(base + 1, 12, "no answer\x1b[31m");
+  fail(base + 2, 4, "other");
+  fail(base + 99, 4, "of a QP that nobody knows");
+  client.say(qp_state(base + 1, 6));
+  f.run();
+  const Seat& seat = f.server->seats().begin()->second;
+  CHECK(seat.qps.at(base + 1).error.count == 2);
+  CHECK(seat.qps.at(base + 1).error.status == 12);
+  CHECK(seat.qps.at(base + 1).error.because == "no answer?[31m");
+  CHECK(seat.qps.at(base + 3).error.count == 0);
+  CHECK(f.server->past_qps().empty());
+  client.say(qp_state(base + 1, 7));
+  f.run();
+  REQUIRE(f.server->past_qps().size() == 1);
+  client.hang_up();
+  f.run();
+  REQUIRE(f.server->past_qps().size() == 2);
+  CHECK(f.server->past_qps()[0].qpn == base + 1);
+  CHECK(f.server->past_qps()[1].qp.error.because == "other");
+}
+
+TEST_CASE("Counters are told to whoever may attach, without a HELLO") {
+  ServerFixture f;
+  TestClient client(f.path(1));
+  const auto ask = [&](uint32_t folder, const char* name) {
+    attach::Counters question{};
+    question.head = {MessageType::kCounters, 9};
+    question.folder = folder;
+    std::strcpy(question.name, name);
+    client.say(question);
+    f.run();
+    const Received got = client.receive();
+    REQUIRE(got.head.type == MessageType::kCounters);
+    CHECK(got.head.tag == 9);
+    return got.as<attach::Counters>();
+  };
+  CHECK(ask(0, "port_xmit_packets").value == 100);
+  CHECK(ask(1, "duplicate_request").value == 7);
+  CHECK(ask(1, "duplicate_request").error == 0);
+  CHECK(ask(0, "duplicate_request").error == ENOENT);
+  CHECK(ask(1, "../../node_guid").error == ENOENT);
+  CHECK(f.server->seats().empty());
 }
 
 TEST_CASE("QP states and runs are remembered for weft show and weft run") {

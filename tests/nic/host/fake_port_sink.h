@@ -25,6 +25,12 @@ class FakePortSink : public PortSink {
     join ? (void)members.insert({seat, nic, group}) : (void)members.erase({seat, nic, group});
     return 0;
   }
+  PortCounters counters(uint32_t host, uint32_t nic) override {
+    PortCounters c;
+    c.tx_packets = 100 * host + nic;
+    c.transport[static_cast<uint32_t>(NicCounter::kDuplicateRequest)] = 7;
+    return c;
+  }
   int status_memfd() const override { return status_fd_; }
 
   struct Detached {

@@ -23,7 +23,7 @@ def align(value, to):
 
 def port_bytes(tx_slots, rx_slots, payload):
     """protocols/attach/port_layout.h, port_layout()."""
-    control = 64 + 64 + 8 * 128 + 3 * 128
+    control = 64 + 64 + 8 * 128 + 3 * 128 + 64 + 64 * 8
     tx_return = align(control, 64) + 8 * tx_slots * 16
     rx_ring = align(tx_return + tx_slots * 4, 64)
     rx_return = rx_ring + rx_slots * 16

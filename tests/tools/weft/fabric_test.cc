@@ -120,6 +120,39 @@ TEST_CASE("A program that attaches is in the data plane and in weft show, and le
   CHECK(plane.ports.empty());
 }
 
+TEST_CASE("A port that goes down is told to its programs and to those to come, and shows in sysfs") {
+  Fixture f;
+  auto& plane = static_cast<FakeDataPlane&>(f.fabric->plane());
+  const auto attach = [&](host::TestClient& client) {
+    client.hello();
+    for (int i = 0; i < 2; ++i) f.fabric->attach().on_ready(Instant{seconds(1)});
+    return client.receive().as<attach::Welcome>().flags & attach::kWelcomePortDown;
+  };
+  host::TestClient here(f.folder.file("hosts/h1/attach"));
+  host::TestClient elsewhere(f.folder.file("hosts/h0/attach"));
+  CHECK(attach(here) == 0);
+  CHECK(attach(elsewhere) == 0);
+  const std::string port = f.folder.file("hosts/h1/sys/class/infiniband/rxe0/ports/1/");
+  f.fabric->set_port(1, 0, false);
+  f.fabric->set_port(1, 0, false);  // once is enough
+  CHECK_FALSE(plane.links.at({1, 0}));
+  CHECK(read_file(port + "state") == "1: DOWN\n");
+  CHECK(read_file(port + "phys_state") == "3: Disabled\n");
+  host::TestClient late(f.folder.file("hosts/h1/attach"));
+  CHECK(attach(late) != 0);
+  f.fabric->set_port(1, 0, true);
+  CHECK(plane.links.at({1, 0}));
+  CHECK(read_file(port + "state") == "4: ACTIVE\n");
+  for (const uint32_t event : {10u, 9u, 18u}) {
+    const host::Received got = here.receive();
+    REQUIRE(got.head.type == attach::MessageType::kEvent);
+    CHECK(got.as<attach::Event>().event == event);
+    CHECK(got.as<attach::Event>().port == 1);
+  }
+  f.fabric->set_port(0, 0, false);
+  CHECK(elsewhere.receive().as<attach::Event>().event == 10);
+}
+
 TEST_CASE("When a program has left, its host's sysfs counters tell what crossed") {
   Fixture f;
   auto& plane = static_cast<FakeDataPlane&>(f.fabric->plane());
@@ -127,9 +160,8 @@ TEST_CASE("When a program has left, its host's sysfs counters tell what crossed"
   client.hello();
   f.fabric->attach().on_ready(Instant{seconds(1)});
   f.fabric->attach().on_ready(Instant{seconds(1)});
-  plane.extra.push_back({"nic_tx_bytes", {{"host", "h1"}, {"nic", "rxe0"}, {"priority", "0"}}, 4000});
-  plane.extra.push_back({"nic_tx_bytes", {{"host", "h1"}, {"nic", "rxe0"}, {"priority", "3"}}, 400});
-  plane.extra.push_back({"nic_tx_bytes", {{"host", "h0"}, {"nic", "rxe0"}, {"priority", "0"}}, 8});
+  plane.totals.tx_bytes = 4400;
+  plane.totals.transport[static_cast<uint32_t>(NicCounter::kOutOfSequence)] = 5;
   CHECK_FALSE(f.fabric->counters_are_stale());
   client.hang_up();
   f.fabric->attach().on_ready(Instant{seconds(1)});
@@ -138,7 +170,8 @@ TEST_CASE("When a program has left, its host's sysfs counters tell what crossed"
   CHECK_FALSE(f.fabric->counters_are_stale());
   const std::string counters = "/sys/class/infiniband/rxe0/ports/1/counters/port_xmit_data";
   CHECK(read_file(f.folder.file("hosts/h1" + counters)) == "1100\n");
-  CHECK(read_file(f.folder.file("hosts/h0" + counters)) == "0\n");
+  CHECK(read_file(f.folder.file("hosts/h1/sys/class/infiniband/rxe0/ports/1/hw_counters/out_of_sequence")) == "5\n");
+  CHECK(read_file(f.folder.file("hosts/h0" + counters)) == "0\n");  // nobody left there
 }
 
 TEST_CASE("Metrics are filtered by prefix and told in parts from one look") {

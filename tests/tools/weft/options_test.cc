@@ -28,6 +28,15 @@ TEST_CASE("The name of a fabric comes before or after the verb, or from the envi
   unsetenv("WEFT_NAME");
 }
 
+TEST_CASE("port takes a NIC and what becomes of it") {
+  const ParsedLine line = parse({"port", "h0/1", "down"});
+  REQUIRE(line.verb == Verb::kPort);
+  CHECK(line.host == "h0/1");
+  CHECK(line.what == "down");
+  CHECK(parse({"port", "h0", "sideways"}).exit_code == kUsageError);
+  CHECK(parse({"port", "h0"}).exit_code == kUsageError);
+}
+
 TEST_CASE("up takes what a fabric is made of") {
   const ParsedLine line = parse({"up", "--hosts", "8", "--nics", "2", "--seed", "42", "--drop", "0.5%", "--force-icrc", "--foreground"});
   REQUIRE(line.verb == Verb::kUp);
