@@ -21,6 +21,10 @@ constexpr Duration kAnnounceAgain = milliseconds(1);
 /// Passes that one caller does on behalf of others before it leaves the rest to the thread.
 constexpr int kPassesForOthers = 16;
 
+/// After how many a requester asks who serves its peer. Not at the first: what the peer said of itself, on a channel of
+/// its own, may still be on the way.
+constexpr uint32_t kSilentTimeouts = 2;
+
 constexpr uint32_t kLingerTurns = 8;
 constexpr Duration kTurnTooLong = microseconds(500);
 constexpr uint32_t kFirstPenalty = 256;  // sleeps without lingering
@@ -181,9 +185,8 @@ void Device::run_timers(Instant now) {
     RcMachines* rc = qp != nullptr ? qp->rc() : nullptr;
     if (rc == nullptr || qp->now_state() < QpState::kReadyToSend || qp->now_state() == QpState::kError) continue;
     if (rc->requester.next_deadline() <= now) {
-      const uint32_t probes = rc->requester.stats().probes;
       rc->requester.on_timer(now);
-      if (rc->requester.stats().probes != probes) ask_for_peer(*qp);
+      if (rc->requester.silent_timeouts() >= kSilentTimeouts) ask_for_peer(*qp);
       reap_sends(*qp, now);
       if (has_more(*qp, now)) activate(*qp);
     }

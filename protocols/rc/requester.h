@@ -106,6 +106,8 @@ class RcRequester {
   bool all_sent() const { return send_ == tail_; }  ///< nothing posted that has not left whole, retransmissions aside
   bool reads_outstanding() const { return reads_out_ != 0; }  ///< READs or atomics: what a fence waits for
 
+  /// Timeouts in a row that were not charged; 0 after progress, or when timeouts are charged.
+  uint32_t silent_timeouts() const { return backoff_; }
   const RequesterStats& stats() const { return stats_; }
   const RequesterFailure& failure() const { return failure_; }
   uint32_t oldest_psn() const { return una_ & kPsnMask; }  ///< the oldest PSN not acknowledged

@@ -78,6 +78,16 @@ def stopped_peer_strict(context):
         expect_stream_ok(*stream_pair(context, CROSS, options=["--count", "200"], fabric=fabric))
 
 
+def killed_peer_ipv6(context):
+    """A death is told by IPv4 address, whichever GID the connection was made with: here the link-local ones."""
+    server, client = stream_pair(context, CROSS, options=["--seconds", "30", "--timeout", "10", "--retry", "3",
+                                                          "--gid-index", "0"])
+    os.kill(stream_pid(server), signal.SIGKILL)
+    client.wait(10).expect_exit(3)
+    if stream_report(client)["code"] != RETRY_EXCEEDED:
+        raise Failure(f"expected transport retry counter exceeded: {client.describe()}")
+
+
 def cases():
     ci = ("ci", "full", "errors")
     yield Case("errors/lists-agree", lists_agree, ci)
@@ -88,4 +98,5 @@ def cases():
         yield Case(f"{program}/{name}/inline-off", run_program(program, name, {"WEFT_INLINE": "0"}), ci)
     yield Case("states/strict", run_strict("states", ("rnr", "drained")), ci)
     yield Case("errors/strict", run_strict("errors", ("retry-exc", "rnr-retry-exc", "rem-access-read")), ci)
+    yield Case("faults/kill-receiver-link-local", killed_peer_ipv6, ci)
     yield Case("faults/stop-receiver-strict", stopped_peer_strict, ci)
