@@ -131,9 +131,14 @@ class FakeDaemon:
         fds = array.array('i', [port, to_them[0], to_us[1], self.status, notices])
         message = (head + gids + tail).ljust(MESSAGE, b'\0')
         sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        for fd in (port, notices, to_them[0], to_us[1]):
+        for fd in (notices, to_them[0], to_us[1]):
             os.close(fd)
-        self.keep += [to_us[0], to_them[1]]
+        self.keep += [to_us[0], to_them[1], port]
+        self.port = port
+
+    def poll_seq(self):
+        """How often programs have driven the engine: the first word of the port."""
+        return struct.unpack('<I', os.pread(self.port, 4, 0))[0]
 
     def wait_for(self, kind, timeout=10):
         """The first message of that kind, or None."""

@@ -464,11 +464,13 @@ class Process(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         self.assertIsNotNone(self.daemon.wait_for(fake.BYE))
 
-    def test_poll_loops_are_hooked(self):
+    def test_polling_drives_the_engine(self):
         self.verbs('hooks')
+        self.assertGreaterEqual(self.daemon.poll_seq(), 3000)
 
-    def test_poll_loops_are_left_alone_without_inline_progress(self):
-        self.verbs('no-hooks', WEFT_INLINE='0')
+    def test_polling_drives_nothing_without_inline_progress(self):
+        self.verbs('hooks', WEFT_INLINE='0')
+        self.assertLess(self.daemon.poll_seq(), 1000)
 
     def test_receives_posted_in_error_are_flushed(self):
         self.verbs('flush')

@@ -114,19 +114,22 @@ ibv_wc poll_one(ibv_cq* cq) {
   return wc;
 }
 
-void hooks(bool expected) {
+// The same with and without inline progress: polling steps over withdrawn completions, and over what rdma-core before 55
+// does at the end of a poll.
+void hooks() {
   for (int round = 0; round < 3; ++round) {
     Verbs plain(false);
-    require(in_libweft(plain.context->ops.poll_cq) == expected, "poll_cq of the context");
+    require(in_libweft(plain.context->ops.poll_cq), "poll_cq of the context");
     require(in_libweft(plain.context->ops.post_recv), "post_recv of the context");
     Verbs extended(true);
-    require(in_libweft(extended.context->ops.poll_cq) == expected, "poll_cq of the second context");
-    require(in_libweft(extended.cq_ex->start_poll) == expected, "start_poll");
-    // Also without inline progress: rdma-core before 55 would step over a completion.
+    require(in_libweft(extended.context->ops.poll_cq), "poll_cq of the second context");
+    require(in_libweft(extended.cq_ex->start_poll), "start_poll");
     require(in_libweft(extended.cq_ex->next_poll), "next_poll");
     require(in_libweft(extended.cq_ex->end_poll), "end_poll");
     ibv_poll_cq_attr none{};
     require(ibv_start_poll(extended.cq_ex, &none) == ENOENT, "start_poll of an empty queue");
+    ibv_wc wc;
+    for (int i = 0; i < 1000; ++i) require(ibv_poll_cq(plain.cq, 1, &wc) == 0, "a completion out of nowhere");
     plain.close();
     extended.close();
   }
@@ -176,14 +179,12 @@ void threads() {
 int main(int argc, char** argv) {
   const char* mode = argc > 1 ? argv[1] : "";
   if (strcmp(mode, "hooks") == 0)
-    hooks(true);
-  else if (strcmp(mode, "no-hooks") == 0)
-    hooks(false);
+    hooks();
   else if (strcmp(mode, "flush") == 0)
     flush();
   else if (strcmp(mode, "threads") == 0)
     threads();
   else
-    require(false, "modes: hooks, no-hooks, flush, threads");
+    require(false, "modes: hooks, flush, threads");
   return 0;
 }
