@@ -9,7 +9,9 @@
 Every case prints one line; the last line is "N passed, N failed". Exit code 0 only when all passed.
 """
 import argparse
+import importlib
 import os
+import pkgutil
 import pwd
 import signal
 import shutil
@@ -20,12 +22,13 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from cases import capture, counters, daemon, explain, errors, faults, gids, hostile, memory_windows, multicast, perftest, perftest_options, pingpong, ports, programs, queues, rdma_core, ud  # noqa: E402
 from harness.fabric import Fabric  # noqa: E402
 from harness.process import Process  # noqa: E402
 from harness.report import Context, Runner  # noqa: E402
 
-MODULES = (pingpong, gids, multicast, counters, explain, ports, ud, daemon, programs, memory_windows, queues, errors, rdma_core, capture, hostile, faults, perftest, perftest_options)
+# Every file in cases/ is a group of cases.
+MODULES = [importlib.import_module("cases." + name) for name in
+           sorted(entry.name for entry in pkgutil.iter_modules([os.path.join(HERE, "cases")]))]
 ORDINARY_USER = "nobody"
 
 

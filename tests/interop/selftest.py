@@ -102,15 +102,14 @@ class RdmaCore(unittest.TestCase):
             "\n----------------------------------------------------------------------\n"
             "Ran 3 tests in 0.100s\n\nOK (skipped=1)\n")
 
-    def judged(self, text, reasons, either=()):
-        return rdma_core.judge([rdma_core.Outcome(text)], reasons, set(either))
+    def judged(self, text, reasons):
+        return rdma_core.judge([rdma_core.Outcome(text)], reasons)
 
     def test_verdicts(self):
         c, b = "tests.test_x.X.test_c", "tests.test_x.X.test_b"
         self.assertEqual(self.judged(self.GOOD, {c: "r"}), [])
         self.assertEqual(len(self.judged(self.GOOD, {})), 1)
         self.assertEqual(len(self.judged(self.GOOD, {c: "r", b: "r"})), 1)
-        self.assertEqual(self.judged(self.GOOD, {c: "r", b: "r"}, [b]), [])
         self.assertEqual(len(self.judged(self.GOOD, {c: "r", "tests.test_x.X.gone": "r"})), 1)
 
     def test_failures(self):
@@ -127,9 +126,7 @@ class RdmaCore(unittest.TestCase):
                 rdma_core.Outcome(text)
 
     def test_the_list_is_well_formed(self):
-        reasons, either = rdma_core.read_list()
-        self.assertGreater(len(reasons), 100)
-        self.assertLess(len(either), len(reasons) / 3)
+        self.assertGreater(len(rdma_core.read_list()), 100)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ CROSS = ("h0", "h1")
 SAME = ("h0", "h0")
 
 
-def start_pair(fabric, server_argv, client_argv, hosts=CROSS, env=None):
+def start_pair(fabric, server_argv, client_argv, hosts=CROSS, env=None, server_env=None, client_env=None):
     """argv builders take the port; the client connects to the server's host by name."""
     port = new_port()
-    server = fabric.start(hosts[0], server_argv(port), env=env)
+    server = fabric.start(hosts[0], server_argv(port), env={**(env or {}), **(server_env or {})})
     wait_listening(port, server)
-    client = fabric.start(hosts[1], client_argv(port, hosts[0]), env=env)
+    client = fabric.start(hosts[1], client_argv(port, hosts[0]), env={**(env or {}), **(client_env or {})})
     return server, client
 
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -20,6 +19,8 @@
 namespace weft::test {
 namespace {
 
+struct sigaction g_previous[2];  // whoever came first hears of faults that are not ours: a sanitizer, a fuzzer
+
 /// What nic/preload does in a program: a fault inside the copy routine continues at its fix-up.
 void on_fault(int signal, siginfo_t*, void* context) {
 #if defined(__x86_64__)
@@ -30,7 +31,7 @@ void on_fault(int signal, siginfo_t*, void* context) {
     return;
   }
 #endif
-  ::signal(signal, SIG_DFL);
+  sigaction(signal, &g_previous[signal == SIGBUS], nullptr);  // and the instruction faults again
 }
 
 /// In every Rig: Catch puts its own handler in front for each test case.
@@ -38,8 +39,11 @@ void install_fixup() {
   struct sigaction action = {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
-  sigaction(SIGSEGV, &action, nullptr);
-  sigaction(SIGBUS, &action, nullptr);
+  for (const int signal : {SIGSEGV, SIGBUS}) {
+    struct sigaction before;
+    sigaction(signal, &action, &before);
+    if (before.sa_sigaction != on_fault) g_previous[signal == SIGBUS] = before;
+  }
 #if !defined(__x86_64__)
   nic::copy_use_system_calls(true);
 #endif
@@ -68,41 +72,9 @@ void fill_welcome(uint32_t index, const RigOptions& options, attach::Welcome& w)
 
 }  // namespace
 
-// --- platform ------------------------------------------------------------------------------------------------
-
-int TestPlatform::resolve(uint32_t, const nic::Gid& gid, nic::ResolvedPeer& out) {
-  if (rig_.while_resolving) rig_.while_resolving();
-  if (rig_.resolve_error != 0) return rig_.resolve_error;
-  for (uint32_t i = 0; i < rig_.nodes(); ++i) {
-    const attach::Welcome& w = rig_.node(i).welcome;
-    if (memcmp(w.gids[0], gid, 16) != 0 && memcmp(w.gids[1], gid, 16) != 0) continue;
-    memcpy(out.mac, w.mac, 6);
-    return 0;
-  }
-  return ETIMEDOUT;
-}
-
-int TestPlatform::map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) {
-  const uint64_t size = (bytes + 4095) / 4096 * 4096;
-  struct stat info;
-  if (fstat(command_fd, &info) != 0) return errno;
-  const auto offset = static_cast<uint64_t>(info.st_size);
-  if (ftruncate(command_fd, static_cast<off_t>(offset + size)) != 0) return errno;
-  void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, command_fd, static_cast<off_t>(offset));
-  if (at == MAP_FAILED) return errno;
-  out = {static_cast<uint8_t*>(at), offset, size};
-  ++rings_mapped;
-  return 0;
-}
-
-void TestPlatform::unmap_ring(const nic::RingMemory& ring) {
-  munmap(ring.address, ring.bytes);
-  --rings_mapped;
-}
-
 // --- daemon --------------------------------------------------------------------------------------------------
 
-Rig::Rig(uint32_t nodes, const RigOptions& options) {
+Rig::Rig(uint32_t nodes, const RigOptions& options) : one_mapping(options.one_mapping) {
   install_fixup();
   now = Instant{} + seconds(1);
   for (uint32_t i = 0; i < nodes; ++i) {
@@ -304,6 +276,11 @@ int Client::create_channel() {
 UserRing Client::map(const mminfo& info) {
   UserRing ring;
   ring.bytes = info.size;
+  if (rig.one_mapping) {
+    ring.base = rig.node(node).platform->ring_at(memfd, info.offset);
+    REQUIRE(ring.base != nullptr);
+    return ring;  // the engine unmaps it
+  }
   void* at = mmap(nullptr, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, static_cast<off_t>(info.offset));
   REQUIRE(at != MAP_FAILED);
   ring.base = static_cast<uint8_t*>(at);

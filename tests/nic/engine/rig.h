@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ class TestPlatform final : public nic::Platform {
   int multicast(uint32_t nic, uint32_t qpn, const nic::Gid& gid, bool join) override;
   int map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) override;
   void unmap_ring(const nic::RingMemory& ring) override;
-  void object_seen(char kind, uint64_t) override { seen += kind; }
+  void object_seen(char kind, uint64_t) override;
   void wake_thread() override { ++wakes; }
   bool qp_state(uint32_t, uint32_t, uint32_t state, uint32_t, uint32_t, const nic::Gid&, uint32_t mtu) override {
     if (deaf) return false;
@@ -49,27 +50,39 @@ class TestPlatform final : public nic::Platform {
     last_mtu = mtu;
     return true;
   }
-  void explain(uint32_t, const nic::ErrorReport& report) override { reports.push_back(report); }
+  void explain(uint32_t, const nic::ErrorReport& report) override {
+    const std::lock_guard guard(mutex_);
+    reports.push_back(report);
+  }
 
   void peer_silent(uint32_t, const nic::Gid&, uint32_t qpn) override {
     ++silences;
     silent_qpn = qpn;
   }
 
-  uint32_t silences = 0;
-  uint32_t silent_qpn = 0;
-  std::string seen;
+  std::atomic<uint32_t> silences{0};
+  std::atomic<uint32_t> silent_qpn{0};
   std::vector<nic::ErrorReport> reports;
   std::atomic<bool> deaf{false};  ///< qp_state() cannot be told now
   std::atomic<uint32_t> last_mtu{0};
   std::multiset<GidBytes> groups;  ///< one entry per QP
   int multicast_error = 0;
+  /// The engine's mapping of a ring, nullptr when there is none.
+  uint8_t* ring_at(int command_fd, uint64_t offset);
+
+  std::string seen;  ///< not in the one_mapping rig, whose commands run in several threads
   std::atomic<uint32_t> wakes{0};
   std::atomic<uint32_t> last_state{99};
   std::atomic<int64_t> rings_mapped{0};
 
  private:
+  struct Mapped {
+    int fd;
+    nic::RingMemory ring;
+  };
   Rig& rig_;
+  std::mutex mutex_;
+  std::vector<Mapped> mapped_;
 };
 
 struct RigOptions {
@@ -78,6 +91,8 @@ struct RigOptions {
   uint32_t qpn_log2 = 14;
   uint32_t flags = 0;
   uint8_t active_mtu = 5;
+  /// Programs use the engine's own mapping of a ring, so that a race detector sees both sides of it at one address.
+  bool one_mapping = false;
 };
 
 /// A NIC with its port, both ends of it.
@@ -144,6 +159,7 @@ class Rig {
   uint64_t frames = 0;
   uint64_t dropped = 0;
   bool daemon_stopped = false;
+  const bool one_mapping;
   int resolve_error = 0;
   std::function<void()> while_resolving;
 
