@@ -49,6 +49,23 @@ Gid gid_of(const uint8_t (&raw)[16]) {
   return gid;
 }
 
+/// Which limit a port did not fit into, and whose it is.
+std::string why_no_port(int error) {
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ETOOMANYREFS:
+      return "the daemon has no file descriptors left; raise its limit (ulimit -n) and start it again";
+    case EFBIG:
+      return "a port is larger than the daemon's limit of file sizes; raise it (ulimit -f) and start it again";
+    case ENOMEM:
+    case ENOSPC:
+      return "the machine, or the daemon's limit (ulimit -v, cgroup), has no memory left for a port";
+    default:
+      return "the daemon cannot make a port: " + std::string(std::strerror(error));
+  }
+}
+
 int send_with_descriptors(int socket, const attach::Welcome& welcome, std::span<const int> descriptors) {
   iovec part{const_cast<attach::Welcome*>(&welcome), sizeof welcome};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * static_cast<size_t>(attach::WelcomeDescriptor::kCount))] = {};
@@ -140,11 +157,7 @@ bool AttachServer::give_seat(Channel& channel, const attach::Hello& hello, uint3
       end(channel, true, now);
       return false;
     }
-    const bool descriptors = error == EMFILE || error == ENFILE || error == ETOOMANYREFS;
-    return refuse(channel, error,
-                  descriptors ? "the daemon has no file descriptors left; raise its limit (ulimit -n) and start it again"
-                              : "the daemon cannot make a port: " + std::string(std::strerror(error)),
-                  now);
+    return refuse(channel, error, why_no_port(error), now);
   }
   channel.attached = true;
   channel.seat = seat.id;

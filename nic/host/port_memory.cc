@@ -21,11 +21,14 @@ void close_if_open(int& fd) {
   fd = -1;
 }
 
-/// A sized memfd and our shared mapping of it; 0 or errno.
+/// A sized memfd and our shared mapping of it; 0 or errno. Its pages are there, or an error says that they cannot be: a
+/// page that is missing when it is touched would be a SIGBUS, in the middle of the data plane.
 int make_mapped_memfd(const char* name, uint32_t bytes, int& fd, void*& mapping) {
   fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return errno;
-  if (ftruncate(fd, bytes) != 0) return errno;
+  while (fallocate(fd, 0, 0, bytes) != 0) {
+    if (errno != EINTR) return errno;
+  }
   mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (mapping == MAP_FAILED) {
     mapping = nullptr;

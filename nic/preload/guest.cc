@@ -13,6 +13,7 @@
 #include "nic/preload/explain.h"
 #include "nic/preload/inline_progress.h"
 #include "nic/preload/next.h"
+#include "nic/preload/run_notes.h"
 #include "nic/preload/syscalls.h"
 
 extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* dso);
@@ -81,6 +82,7 @@ Guest* Guest::attach_now(int& error) {
   }
   if (error != 0) {
     say(why.c_str());
+    note_refusal(why.c_str());
     guest->drop_descriptors();
     undo_attach(guest->attachment_);
     raw::munmap(memory, sizeof(Guest));

@@ -71,7 +71,8 @@ class Fabric(unittest.TestCase):
     def weft(self, *args, code=0, env=None, **more):
         done = subprocess.run([WEFT, *args], env=env or self.env, capture_output=True, text=True, timeout=30,
                               stdin=subprocess.DEVNULL, **more)
-        self.assertEqual(done.returncode, code, f"weft {' '.join(args)}: {done.stdout}{done.stderr}")
+        if code is not None:
+            self.assertEqual(done.returncode, code, f"weft {' '.join(args)}: {done.stdout}{done.stderr}")
         return done
 
     def start(self, *args, **more):
@@ -443,6 +444,52 @@ class RealPrograms(Fabric):
         self.assertIn("bytes in", done.stdout)
         self.assertRegex(done.stdout, r"65536\s+\d+")
         self.assertEqual(os.listdir(self.base), [])
+
+    def test_why_nothing_opened_the_device(self):
+        self.weft("up")
+        for command, expected in ((["true"], "nothing that libweft.so was loaded into tried to"),
+                                  (["env", "-i", "sort"], "sort ran without libweft.so: env did not hand LD_PRELOAD on"),
+                                  (["env", "-u", "WEFT_HOST", "sort"], "sort ran without"),
+                                  (["nice", "sort"], "tried to")):
+            done = self.weft("run", "h0", "--", *command)
+            self.one_line(done.stderr)
+            self.assertIn(expected, done.stderr)
+        # The inner run speaks for its program; the outer has nothing to add.
+        self.assertEqual(self.weft("run", "h0", "--", WEFT, "run", "h1", "--", "ibv_devinfo").stderr, "")
+        self.one_line(self.weft("run", "h0", "--", WEFT, "run", "h1", "--", "true").stderr)
+        self.assertEqual(os.listdir(os.path.join(self.folder(), "runs")), [])
+        # Refused: by the program on its own stderr, and by the run with the same reason.
+        os.unlink(os.path.join(self.folder(), "hosts", "h0", "attach"))
+        done = self.weft("run", "h0", "--", "sh", "-c", "exec ibv_devinfo 2>/dev/null", code=None)
+        self.one_line(done.stderr)
+        self.assertIn("it could not attach: cannot attach host h0", done.stderr)
+
+    def test_getifaddrs_lists_the_nics(self):
+        self.weft("up", "--nics", "2")
+        script = ("import ctypes, socket, subprocess\n"
+                  "libc = ctypes.CDLL(None)\n"
+                  "class I(ctypes.Structure): pass\n"
+                  "I._fields_ = [('next', ctypes.POINTER(I)), ('name', ctypes.c_char_p), ('flags', ctypes.c_uint),\n"
+                  "              ('addr', ctypes.POINTER(ctypes.c_ubyte * 28))]\n"
+                  "for _ in range(3):\n"
+                  "    head = ctypes.POINTER(I)()\n"
+                  "    assert libc.getifaddrs(ctypes.byref(head)) == 0\n"
+                  "    seen, p = [], head\n"
+                  "    while p:\n"
+                  "        i = p.contents\n"
+                  "        a = bytes(i.addr.contents) if i.addr else b''\n"
+                  "        family = int.from_bytes(a[:2], 'little')\n"
+                  "        if family == 2: seen.append((i.name.decode(), socket.inet_ntoa(a[4:8])))\n"
+                  "        if family == 17 and i.name.startswith(b'weft'):\n"
+                  "            index = int.from_bytes(a[4:8], 'little')\n"
+                  "            assert index == socket.if_nametoindex(i.name.decode()), index\n"
+                  "            seen.append((i.name.decode(), a[12:18].hex(':')))\n"
+                  "        p = i.next\n"
+                  "    libc.freeifaddrs(head)\n"
+                  "print(sorted(s for s in seen if s[0].startswith('weft') or s[0] == 'lo'))\n")
+        done = self.weft("run", "h1", "--", sys.executable, "-c", script)
+        self.assertEqual(done.stdout.strip(), str([("lo", "127.0.0.1"), ("weft0", "02:57:00:00:00:01"), ("weft0", "198.18.0.2"),
+                                                   ("weft1", "02:57:01:00:00:01"), ("weft1", "198.18.0.6")]))
 
     def test_ctrl_c_of_the_demo_leaves_nothing(self):
         child = self.start("demo")

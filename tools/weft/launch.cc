@@ -27,14 +27,32 @@ std::string own_folder() {
   return full.substr(0, full.rfind('/'));
 }
 
+/// Where nobody can look for want of descriptors, it counts as there.
 bool matches(const char* pattern) {
   glob_t found{};
-  const bool any = glob(pattern, 0, nullptr, &found) == 0;
+  errno = 0;
+  const bool any = glob(pattern, 0, nullptr, &found) == 0 || errno == EMFILE || errno == ENFILE;
   globfree(&found);
   return any;
 }
 
-/// rdma-core finds a provider by a .driver file and loads a library that carries its name; both have to be there.
+/// A dynamically linked ELF names its loader.
+bool is_static_elf(const std::string& path);
+
+bool changes_user(const std::string& path) {
+  struct stat info{};
+  return stat(path.c_str(), &info) == 0 && (((info.st_mode & S_ISUID) != 0 && info.st_uid != geteuid()) ||
+                                            ((info.st_mode & S_ISGID) != 0 && info.st_gid != getegid()));
+}
+
+std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+/// The kernel keeps 15 characters of a program's name.
+std::string comm_of(const std::string& path) { return base_name(path).substr(0, 15); }
+
+}  // namespace
+
+// rdma-core finds a provider by a .driver file and loads a library that carries its name; both have to be there.
 bool is_rxe_provider_installed() {
   if (!matches("/etc/libibverbs.d/*rxe*.driver") && !matches("/usr/local/etc/libibverbs.d/*rxe*.driver")) return false;
   for (const char* library : {"/usr/lib/*/libibverbs/librxe-rdmav*.so", "/usr/lib/libibverbs/librxe-rdmav*.so",
@@ -45,7 +63,8 @@ bool is_rxe_provider_installed() {
   return false;
 }
 
-/// A dynamically linked ELF names its loader.
+namespace {
+
 bool is_static_elf(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -189,17 +208,44 @@ std::string find_program(const std::string& name) {
   return {};
 }
 
-std::string why_nothing_opened(const std::string& program) {
-  struct stat info{};
-  const bool known = !program.empty() && stat(program.c_str(), &info) == 0;
-  if (known && is_static_elf(program)) return "it is linked statically, so libweft.so cannot be loaded into it";
-  const bool changes_user = known && (((info.st_mode & S_ISUID) != 0 && info.st_uid != geteuid()) ||
-                                      ((info.st_mode & S_ISGID) != 0 && info.st_gid != getegid()));
-  if (changes_user) return "it is setuid or setgid, so the loader ignores libweft.so";
+namespace {
+
+/// Why libweft.so cannot be in a program of this file; empty: nothing speaks against it.
+std::string why_not_loaded(const std::string& path) {
+  if (path.empty()) return {};
+  if (is_static_elf(path)) return "it is linked statically, so libweft.so cannot be loaded into it";
+  if (changes_user(path)) return "it is setuid or setgid, so the loader ignores libweft.so";
+  return {};
+}
+
+/// The program that the child became last, where it was started by another (env, nice, a wrapper) and without us.
+std::string program_without_us(const EndedRun& run) {
+  if (!run.notes.known || run.last_name.empty() || run.notes.was_loaded_into(run.pid, run.last_name)) return {};
+  // A program that gave itself another name is not one that was run: only words of the command line count.
+  for (size_t i = 1; i < run.command.size(); ++i) {
+    if (comm_of(run.command[i]) == run.last_name) return run.command[i];
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string why_nothing_opened(const EndedRun& run) {
+  const std::string program = run.command.empty() ? std::string() : find_program(run.command[0]);
+  if (!run.notes.refusal.empty()) return "it could not attach: " + run.notes.refusal;
+  if (std::string why = why_not_loaded(program); !why.empty()) return why;
+  if (const std::string last = program_without_us(run); !last.empty()) {
+    const std::string why = why_not_loaded(find_program(last));
+    return base_name(last) + " ran without libweft.so: " +
+           (why.empty() ? base_name(run.command[0]) + " did not hand LD_PRELOAD on to it" : why);
+  }
+  if (run.notes.known && !run.notes.was_loaded_into(run.pid)) {
+    return "libweft.so was not loaded into it: its loader ignores LD_PRELOAD (file capabilities, another architecture or C library)";
+  }
   if (!is_rxe_provider_installed()) {
     return "no rxe provider of rdma-core is installed (Debian and Ubuntu: apt-get install ibverbs-providers)";
   }
-  return "it did not try to";
+  return "nothing that libweft.so was loaded into tried to";
 }
 
 uint64_t new_run_id() {

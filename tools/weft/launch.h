@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/weft/run_folder.h"
+#include "tools/weft/run_notes.h"
 
 namespace weft::tools {
 
@@ -30,8 +31,18 @@ std::string needed_sanitizer(const std::string& program);
 /// As execvp finds it; empty when it does not.
 std::string find_program(const std::string& name);
 
+/// A `weft run` that is over, as far as it matters for what to say about it.
+struct EndedRun {
+  std::vector<std::string> command;
+  pid_t pid = 0;
+  std::string last_name;  ///< of the program that the child was at its end; empty: not known
+  NotedRun notes;
+};
+
 /// Why a program that ended had opened no RDMA device: one clause.
-std::string why_nothing_opened(const std::string& program);
+std::string why_nothing_opened(const EndedRun& run);
+
+bool is_rxe_provider_installed();
 
 /// Never 0.
 uint64_t new_run_id();

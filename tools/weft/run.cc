@@ -53,7 +53,13 @@ void forward_signals() {
   _exit(error == ENOENT ? 127 : 126);
 }
 
-int exit_code_of(pid_t child) {
+/// Waits for its end; name: of the program that it was then, which a zombie still tells.
+int exit_code_of(pid_t child, std::string& name) {
+  siginfo_t ended;
+  while (waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+  name = read_file("/proc/" + std::to_string(child) + "/comm");
+  while (!name.empty() && name.back() == '\n') name.pop_back();
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -75,18 +81,19 @@ std::string check_host(ControlClient& client, const std::string& host) {
 }
 
 /// Says on stderr when the run used no RDMA device, and why.
-void tell_if_nothing_opened(const RunFolder& folder, uint64_t run_id, const std::string& program) {
+void tell_if_nothing_opened(const RunFolder& folder, uint64_t run_id, const EndedRun& run) {
+  if (run.notes.nested) return;  // its programs are told about by the inner `weft run`
+  const char* program = run.command[0].c_str();
   const auto client = ControlClient::connect(folder);
   if (!client) {
-    std::fprintf(stderr, "weft: while %s ran its fabric went away: %s\n", program.c_str(), client.error().c_str());
+    std::fprintf(stderr, "weft: while %s ran its fabric went away: %s\n", program, client.error().c_str());
     return;
   }
   control::Request request;
   request.mutable_run_report()->set_run_id(run_id);
   Outcome<control::Reply> reply = (*client)->call(request);
   if (!reply || reply->run_report().attachments() > 0) return;
-  std::fprintf(stderr, "weft: nothing under %s opened an RDMA device: %s\n", program.c_str(),
-               why_nothing_opened(find_program(program)).c_str());
+  std::fprintf(stderr, "weft: nothing under %s opened an RDMA device: %s\n", program, why_nothing_opened(run).c_str());
 }
 
 }  // namespace
@@ -102,6 +109,8 @@ int command_run(const ParsedLine& line) {
   Outcome<Environment> environment = host_environment(*folder, line.host, run_id, line.command[0]);
   if (!environment) return complain(environment.error(), kOwnFailure);
 
+  note_nested_run();
+  const RunNotes notes(*folder, run_id);
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -113,9 +122,11 @@ int command_run(const ParsedLine& line) {
   child_pid = child;
   forward_signals();
   sigprocmask(SIG_SETMASK, &before, nullptr);
-  const int code = exit_code_of(child);
+  EndedRun run{line.command, child, {}, {}};
+  const int code = exit_code_of(child, run.last_name);
   child_pid = 0;
-  if (code != 127 && code != 126) tell_if_nothing_opened(*folder, run_id, line.command[0]);
+  run.notes = notes.read();
+  if (code != 127 && code != 126) tell_if_nothing_opened(*folder, run_id, run);
   return code;
 }
 

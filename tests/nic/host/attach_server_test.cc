@@ -3,7 +3,9 @@
 // Connections: who may come, who is dropped, how a death is seen.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -227,6 +229,34 @@ TEST_CASE("Without file descriptors a client is refused with a line, and the nex
   f.run();
   CHECK(last.receive().head.type == MessageType::kWelcome);
   CHECK(f.server->statistics().refused >= 2);
+}
+
+TEST_CASE("A port that finds no room is refused with a line that names the limit, and all its pages are there otherwise") {
+  ServerFixture f;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto inherited = signal(SIGXFSZ, SIG_IGN);
+  const rlimit tight{1 << 20, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+  TestClient poor(f.path(0));
+  poor.hello();
+  f.run();
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  signal(SIGXFSZ, inherited);
+  const Received refused = poor.receive();
+  REQUIRE(refused.head.type == MessageType::kRefused);
+  CHECK(std::string(refused.as<attach::Refused>().text).find("ulimit -f") != std::string::npos);
+  CHECK(f.sink.ports.empty());
+
+  PortMemory memory;
+  const int status = memfd_create("status", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  REQUIRE(ftruncate(status, 4096) == 0);
+  const attach::PortLayout layout = attach::port_layout(256, 256, 4096);
+  REQUIRE(memory.create(layout, status) == 0);
+  struct stat info{};
+  REQUIRE(fstat(memory.client_fds()[0], &info) == 0);
+  CHECK(static_cast<uint64_t>(info.st_blocks) * 512 >= layout.total);
+  close(status);
 }
 
 TEST_CASE("The data plane's verdict on a port ends its process with DEVICE_FATAL") {

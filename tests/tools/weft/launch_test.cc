@@ -37,15 +37,15 @@ TEST_CASE("Programs are found as execvp finds them") {
 }
 
 TEST_CASE("Why nothing was opened") {
-  CHECK(why_nothing_opened(WEFT_STATIC_PROGRAM).find("statically") != std::string::npos);
-  CHECK(why_nothing_opened("/bin/sh").find("statically") == std::string::npos);
+  CHECK(why_nothing_opened({{WEFT_STATIC_PROGRAM}, 1, {}, {}}).find("statically") != std::string::npos);
+  CHECK(why_nothing_opened({{"/bin/sh"}, 1, {}, {}}).find("statically") == std::string::npos);
   if (geteuid() == 0) {
     Base base;
     const std::string copy = base.path + "/setuid";
     std::filesystem::copy_file("/bin/true", copy);
     REQUIRE(chown(copy.c_str(), 65534, 65534) == 0);
     REQUIRE(chmod(copy.c_str(), 04755) == 0);
-    CHECK(why_nothing_opened(copy).find("setuid") != std::string::npos);
+    CHECK(why_nothing_opened({{copy}, 1, {}, {}}).find("setuid") != std::string::npos);
   }
 }
 
@@ -78,4 +78,22 @@ TEST_CASE("Run ids are never 0 and differ") {
   const uint64_t first = new_run_id();
   CHECK(first != 0);
   CHECK(first != new_run_id());
+}
+
+TEST_CASE("What its processes noted decides what a run is told") {
+  const auto why = [](const std::vector<std::string>& command, const std::string& last, const std::string& notes) {
+    return why_nothing_opened({command, 7, last, parse_notes(notes)});
+  };
+  CHECK(why({"/bin/sh"}, "sh", "loaded 7 sh\nrefused 7 the fabric refused: no room\n") ==
+        "it could not attach: the fabric refused: no room");
+  // env -i wipes LD_PRELOAD between itself and the program.
+  CHECK(why({"/usr/bin/env", "-i", "sort"}, "sort", "loaded 7 env\n") ==
+        "sort ran without libweft.so: env did not hand LD_PRELOAD on to it");
+  CHECK(why({"/usr/bin/env", "-i", WEFT_STATIC_PROGRAM}, "static_program", "loaded 7 env\n").find("statically") != std::string::npos);
+  CHECK(why({"/usr/bin/env", "sort"}, "sort", "loaded 7 env\nloaded 7 sort\n").find("without") == std::string::npos);
+  // It named itself: nothing was run between.
+  CHECK(why({"/bin/sh"}, "other", "loaded 7 sh\n").find("without") == std::string::npos);
+  // Another process's note is not this one's.
+  CHECK(why({"/bin/sh"}, "sh", "loaded 8 sh\n").find("was not loaded into it") != std::string::npos);
+  CHECK(why({"/bin/sh"}, "sh", "").find("was not loaded into it") != std::string::npos);
 }
