@@ -12,6 +12,8 @@
 namespace weft::tools {
 namespace {
 
+constexpr off_t kMaxNotes = 64 << 10;  // where nic/preload/run_notes.cc stops
+
 std::string notes_path(const std::string& run_folder, const std::string& id) { return run_folder + "/runs/" + id; }
 
 }  // namespace
@@ -44,7 +46,9 @@ NotedRun parse_notes(const std::string& text) {
 
 RunNotes::RunNotes(const RunFolder& folder, uint64_t run_id) : path_(notes_path(folder.path, std::to_string(run_id))) {
   (void)mkdir(folder.file("runs").c_str(), 0700);
-  made_ = write_file(path_, {}).empty();
+  // A disk that cannot hold this line holds no notes either: then nothing is known.
+  made_ = write_file(path_, "run " + std::to_string(getpid()) + "\n").empty();
+  if (!made_) (void)unlink(path_.c_str());
 }
 
 RunNotes::~RunNotes() {
@@ -53,7 +57,12 @@ RunNotes::~RunNotes() {
 
 NotedRun RunNotes::read() const {
   // Gone with its folder: nothing is known.
-  return made_ && access(path_.c_str(), R_OK) == 0 ? parse_notes(read_file(path_)) : NotedRun{};
+  if (!made_ || access(path_.c_str(), R_OK) != 0) return {};
+  NotedRun run = parse_notes(read_file(path_));
+  // Full: who came later could not note anything.
+  struct stat info{};
+  if (stat(path_.c_str(), &info) != 0 || info.st_size >= kMaxNotes) run.known = false;
+  return run;
 }
 
 void note_nested_run() {

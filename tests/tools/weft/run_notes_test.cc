@@ -33,6 +33,9 @@ TEST_CASE("The file is there for its run only, and a run inside it says so") {
     CHECK(notes.read().loaded.empty());
     std::ofstream(folder.file("runs/99"), std::ios::app) << "loaded 5 x\n";
     CHECK(notes.read().was_loaded_into(5));
+    std::filesystem::resize_file(folder.file("runs/99"), 64 << 10);
+    CHECK_FALSE(notes.read().known);  // full
+    std::filesystem::resize_file(folder.file("runs/99"), 0);
     setenv("WEFT_RUN", folder.path.c_str(), 1);
     for (const char* id : {"", "../99", "98"}) {
       setenv("WEFT_RUN_ID", id, 1);
