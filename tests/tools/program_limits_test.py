@@ -216,7 +216,8 @@ class RunFolders(Fabric):
             folder = os.path.join(self.base, "x" * (length - len(self.base) - 1))
             os.makedirs(folder)
             env = {**self.env, "XDG_RUNTIME_DIR": folder}
-            name = "long-" + "n" * 59
+            # Where it does not fit the folder is below /tmp, which all tests share.
+            name = f"long-{os.getpid()}-".ljust(64, "n")
             self.weft("up", "--name", name, "--hosts", "1", env=env)
             self.weft("show", "hosts", "--name", name, env=env)
             self.weft("down", "--name", name, env=env)
