@@ -93,7 +93,7 @@ long Context::add_cq(const Command& c, RxeRing& ring, Instant now) {
     if (error != 0) handles_.remove(handle);
   }
   if (error == 0) {
-    cq->ring.adopt(ring);
+    cq->ring.ring.swap(ring);
     return 0;
   }
   if (cq->engine != nullptr) device_.destroy_cq(*cq->engine);
@@ -136,7 +136,7 @@ void Context::remove_cq(uint32_t handle, RxeCq& cq, Leftovers& left) {
     left.async_events -= async_channel_.purge(cq.user_handle, sizeof(ib_uverbs_async_event_desc));
   device_.destroy_cq(engine);
   handles_.remove(handle);
-  cq.ring.release(left.ring[0]);
+  left.ring[0].swap(cq.ring.ring);
   cqs_.give(cq.index);
 }
 
@@ -157,25 +157,6 @@ long Context::destroy_cq(const Command& c, Instant now) {
   out.comp_events_reported = left.completion_events;
   out.async_events_reported = left.async_events;
   return c.respond(&out, sizeof out);
-}
-
-/// rdma-core before 55 leaves an empty CQ looking full after ibv_next_poll and ibv_end_poll; the next ibv_start_poll
-/// would read an entry that nobody wrote (kernel_abi C.5). A CQ that is full looks the same here; mend_cq() knows
-/// better.
-bool Context::cq_overtaken(uint64_t user_handle) const {
-  for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
-    const RxeCq* cq = cqs_.at(i);
-    if (cq != nullptr && cq->user_handle == user_handle) return cq->ring.suspicious();
-  }
-  return false;
-}
-
-void Context::mend_cq(uint64_t user_handle, Instant now) {
-  nic::CommandSection section(device_, now);
-  for (uint32_t i = 0; i < cqs_.high_water(); ++i) {
-    RxeCq* cq = cqs_.at(i);
-    if (cq != nullptr && cq->user_handle == user_handle && cq->ring.ring.mapped()) cq->ring.check();
-  }
 }
 
 bool Context::end_drained_poll(uint64_t user_handle, void (*end_poll)(void*), void* object, Instant now) {

@@ -14,8 +14,6 @@
 //   owns_private_fd(fd)            true for the private descriptors behind its event channels, which the program
 //                                  must not close (close_range and dup2 wrappers ask)
 //
-//   cq_overtaken(user_handle)      before a program's ibv_start_poll, a few loads: its consumer index may have run past
-//   mend_cq(user_handle, now)      the producer, as ibv_end_poll of old providers makes it; then this puts it back
 //   end_drained_poll(...)          calls the provider's end_poll after a next_poll that found nothing, with the engine's
 //                                  lock held, and undoes the step over the next completion that old providers make;
 //                                  true: it did that
@@ -76,8 +74,6 @@ class Context {
   long command(const void* data, size_t bytes, Instant now);
   void close(Instant now);
   bool owns_private_fd(int fd);
-  bool cq_overtaken(uint64_t user_handle) const;
-  void mend_cq(uint64_t user_handle, Instant now);
   bool end_drained_poll(uint64_t user_handle, void (*end_poll)(void*), void* cq, Instant now);
 
   Context(const Context&) = delete;

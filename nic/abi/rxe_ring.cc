@@ -11,7 +11,6 @@
 #include <cstring>
 #include <utility>
 
-#include "nic/engine/copy.h"
 #include "protocols/transport/segment.h"
 
 namespace weft::abi {
@@ -329,35 +328,12 @@ void RxeCompletionRing::move_to(RxeRing& fresh) {
   visible_ = shown;
   seen_ = 0;
   fresh.producer().store(visible_, std::memory_order_release);
-  adopt(fresh);
-}
-
-void RxeCompletionRing::adopt(RxeRing& fresh) {
   ring.swap(fresh);
-  indices_mask_.store(ring.mask(), std::memory_order_relaxed);
-  indices_.store(ring.element(0) - kRingHeader, std::memory_order_release);
 }
 
 bool RxeCompletionRing::step_back(uint32_t before) {
   uint32_t after = (before + 1) & ring.mask();
   return ring.consumer().compare_exchange_strong(after, before & ring.mask(), std::memory_order_acq_rel);
-}
-
-void RxeCompletionRing::release(RxeRing& to) {
-  indices_.store(nullptr, std::memory_order_relaxed);
-  to.swap(ring);
-}
-
-bool RxeCompletionRing::suspicious() const {
-  const uint8_t* base = indices_.load(std::memory_order_acquire);
-  const uint32_t mask = indices_mask_.load(std::memory_order_relaxed);
-  uint32_t producer = 0;
-  uint32_t consumer = 0;
-  if (base == nullptr || !nic::copy_from_user(&producer, base + offsetof(rxe_queue_buf, producer_index), 4) ||
-      !nic::copy_from_user(&consumer, base + offsetof(rxe_queue_buf, consumer_index), 4)) {
-    return false;
-  }
-  return ((producer + 1) & mask) == (consumer & mask);
 }
 
 }  // namespace weft::abi

@@ -103,15 +103,8 @@ class RxeCompletionRing final : public nic::CompletionSink {
   void check() override { taken_by_program(); }
   uint32_t withdraw(uint32_t qpn) override;
   uint32_t withdrawn() override;
-  /// Without the lock, a hint: the consumer index is one past the producer, which is a full ring or the defect.
-  /// The ring may be replaced and unmapped meanwhile.
-  bool suspicious() const;
-  /// `fresh`, a mapped ring, becomes this one's; `fresh` is what was there before.
-  void adopt(RxeRing& fresh);
   /// The program's consumer index goes back to `before` if it is exactly one further.
   bool step_back(uint32_t before);
-  /// The CQ ends.
-  void release(RxeRing& to);
   /// Completions the program has not taken, staged ones included.
   uint32_t pending();
   /// Copies what is pending to `fresh`, a mapped ring with room for it, and goes on there; `fresh` is the old one then.
@@ -125,8 +118,6 @@ class RxeCompletionRing final : public nic::CompletionSink {
   uint32_t seen_ = 0;              ///< consumer index, as last believed
   uint32_t puts_ = 0;              ///< position after the last put
   uint32_t position_of_zero_ = 0;  ///< position whose element has index 0
-  std::atomic<const uint8_t*> indices_{nullptr};  ///< for suspicious()
-  std::atomic<uint32_t> indices_mask_{0};
 };
 
 }  // namespace weft::abi

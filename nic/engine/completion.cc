@@ -11,6 +11,10 @@ namespace {
 constexpr uint32_t kEventCqError = 0;  // ibv_event_type
 constexpr uint32_t kEventQpFatal = 1;
 
+/// Events that found their channel full are tried again after this, then less and less often: most programs never look.
+constexpr Duration kFirstEventRetry = milliseconds(1);
+constexpr Duration kLastEventRetry = milliseconds(100);
+
 /// What the program reads from its async fd: ib_uverbs_async_event_desc.
 struct AsyncRecord {
   uint64_t element;
@@ -25,10 +29,15 @@ bool before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 void Device::raise(EventTarget* target, uint64_t element, uint32_t event_type, uint32_t& queued) {
   if (target == nullptr || target->channel == nullptr) return;
   const AsyncRecord record{element, event_type, 0};
-  if (target->channel->send(&record, sizeof record)) {
-    ++queued;
-  } else {
+  if (!target->channel->post(&record, sizeof record)) {
     ++target->lost;
+    return;
+  }
+  ++queued;
+  if (target->channel->kept() != 0 && !events_kept_) {
+    events_kept_ = true;
+    event_retry_at_ = last_pass_;
+    event_retry_after_ = kFirstEventRetry;
   }
 }
 
@@ -217,6 +226,19 @@ void Device::announce(CompletionQueue& cq) {
   }
   if (cq.channel->abandoned()) return;
   if (cq.events_owed++ == 0) ++cqs_owed_;
+}
+
+void Device::retry_events(Instant now) {
+  if (now < event_retry_at_) return;
+  bool went = false;
+  events_kept_ = false;
+  for (EventTarget* target = listeners_; target != nullptr; target = target->next) {
+    if (target->channel == nullptr || target->channel->kept() == 0) continue;
+    went |= target->channel->flush_kept();
+    events_kept_ |= target->channel->kept() != 0;
+  }
+  event_retry_after_ = went ? kFirstEventRetry : std::min(2 * event_retry_after_, kLastEventRetry);
+  event_retry_at_ = now + event_retry_after_;
 }
 
 bool Device::retry_announcements() {

@@ -16,7 +16,7 @@ enum class Armed : uint8_t { kNo, kSolicited, kAny };
 /// Where asynchronous events of a context go.
 struct EventTarget {
   EventChannel* channel = nullptr;
-  uint64_t lost = 0;  ///< events that found no room
+  uint64_t lost = 0;  ///< events that nobody can read, or for which memory was short
   EventTarget* next = nullptr;
 };
 

@@ -125,6 +125,7 @@ void Device::finish(Instant now) {
   publish_completions();
   if (cqs_owed_ != 0) retry_announcements();
   if (untold_) tell_untold();
+  if (events_kept_) retry_events(now);
   set_deadline(now);
 }
 
@@ -133,6 +134,7 @@ void Device::set_deadline(Instant now) {
   if (active_count_ != 0 && !dead()) next = std::min(next, now + kThreadTakesOver);
   if (error_count_ != 0) next = std::min(next, now + kErrorRescan);
   if (cqs_owed_ != 0 || untold_) next = std::min(next, now + kAnnounceAgain);
+  if (events_kept_) next = std::min(next, event_retry_at_);
   const int64_t ticks = next.time_since_epoch().count();
   next_deadline_.store(ticks, std::memory_order_relaxed);
   busy_.store(active_count_ + error_count_ + cqs_owed_, std::memory_order_relaxed);

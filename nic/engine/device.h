@@ -208,6 +208,7 @@ class Device {
   void publish_completions();
   void announce(CompletionQueue& cq);
   bool retry_announcements();
+  void retry_events(Instant now);
 
   // queue_pair.cc
   int check_values(QueuePair& qp, QpState to, uint32_t mask, const QpAttributes& values) const;
@@ -332,6 +333,9 @@ class Device {
   CompletionQueue* dirty_ = nullptr;
   uint32_t cqs_owed_ = 0;  ///< CQs with events that found no room in their channel
   EventTarget* listeners_ = nullptr;
+  bool events_kept_ = false;  ///< some asynchronous event waits for room in its channel
+  Instant event_retry_at_{};
+  Duration event_retry_after_{};
   uint32_t next_qpn_ = 0;
   uint32_t qpn_mask_ = 0;
   uint16_t* qp_of_qpn_ = nullptr;  ///< by low bits of the QPN: QP index + 1

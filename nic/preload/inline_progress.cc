@@ -2,12 +2,12 @@
 #include "nic/preload/inline_progress.h"
 
 #include <errno.h>
-#include <pthread.h>
 
 #include "nic/abi/context.h"
 #include "nic/engine/copy.h"
 #include "nic/engine/lock.h"
 #include "nic/preload/clock.h"
+#include "nic/preload/drained_polls.h"
 #include "nic/preload/faults.h"
 #include "nic/preload/guest.h"
 #include "nic/preload/settings.h"
@@ -46,17 +46,6 @@ constexpr uintptr_t kNear = 1u << 20;  // two functions of one provider library 
 
 constinit PatchedContext contexts[kMaxContexts];
 constinit nic::FutexLock patch_lock;
-// Which thread's next_poll on which CQ found nothing and waits for its end_poll. libweft has no thread-local storage;
-// a mark that another one displaced means only that its end_poll is called after all.
-constinit std::atomic<uint64_t> drained_marks[256];
-
-uint64_t drained_token(const void* cq) {
-  const uint64_t mixed = reinterpret_cast<uintptr_t>(cq) ^ static_cast<uint64_t>(pthread_self()) << 16;
-  return mixed * 0x9E3779B97F4A7C15u | 1;  // a bijection but for its last bit; never 0
-}
-
-std::atomic<uint64_t>& drained_mark(uint64_t token) { return drained_marks[token >> 56]; }
-
 PatchedContext* find(const void* object) {
   const uintptr_t context = *static_cast<const uintptr_t*>(object);
   for (PatchedContext& entry : contexts) {
@@ -143,9 +132,6 @@ int start_poll_hook(void* cq, void* attributes) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return ENOENT;
   if (settings().inline_progress) progress(*entry);
-  const auto handle = reinterpret_cast<uint64_t>(cq);
-  abi::Context* context = entry->device.load(std::memory_order_acquire) == nullptr ? nullptr : entry->file->context;
-  if (context != nullptr && context->cq_overtaken(handle)) context->mend_cq(handle, read_clock());
   int result = entry->start_poll(cq, attributes);
   while (result == 0 && at_withdrawn(*entry, cq)) {
     entry->end_poll(cq);  // takes it
@@ -161,10 +147,7 @@ int next_poll_hook(void* cq) {
   if (settings().inline_progress) progress(*entry);
   int result = entry->next_poll(cq);
   while (result == 0 && at_withdrawn(*entry, cq)) result = entry->next_poll(cq);
-  if (result == ENOENT) {
-    const uint64_t token = drained_token(cq);
-    drained_mark(token).store(token, std::memory_order_relaxed);
-  }
+  if (result == ENOENT) drained_polls::mark(cq);
   return result;
 }
 
@@ -175,10 +158,7 @@ int next_poll_hook(void* cq) {
 void end_poll_hook(void* cq) {
   PatchedContext* entry = find(cq);
   if (entry == nullptr) return;
-  const uint64_t token = drained_token(cq);
-  std::atomic<uint64_t>& mark = drained_mark(token);
-  if (mark.load(std::memory_order_relaxed) != token) return entry->end_poll(cq);
-  mark.store(0, std::memory_order_relaxed);
+  if (!drained_polls::take(cq)) return entry->end_poll(cq);
   if (entry->steps_over.load(std::memory_order_relaxed)) return;
   abi::Context* context = entry->device.load(std::memory_order_acquire) == nullptr ? nullptr : entry->file->context;
   if (context == nullptr) return entry->end_poll(cq);

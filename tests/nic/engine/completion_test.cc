@@ -286,3 +286,30 @@ TEST_CASE("Solicited completions wake once each time they become visible, held o
   }
   CHECK(shown == 90);
 }
+
+TEST_CASE("Asynchronous events that nobody reads for a while are all there in the end", "[nic][cq]") {
+  Rig rig(1);
+  Client c(rig, 0);
+  const Cq cq = c.create_cq();
+  const Srq srq = c.create_srq();
+  std::vector<Qp> qps;
+  for (int i = 0; i < 600; ++i) {
+    qps.push_back(c.create_qp(cq, cq, {.send_wr = 1, .send_sge = 1, .srq = &srq}));
+    REQUIRE(c.to_init(qps.back()) > 0);
+    REQUIRE(c.to_state(qps.back(), 6) > 0);
+  }
+  // One that found no room goes with its QP, and nobody waits for it.
+  uint32_t events = 99;
+  REQUIRE(c.destroy_qp(qps[550], &events) > 0);
+  CHECK(events == 0);
+  for (size_t i = 0; i < qps.size(); ++i) {
+    if (i == 550) continue;
+    ib_uverbs_async_event_desc event = {};
+    REQUIRE(rig.run([&] { return (event = c.next_async()).event_type != 99; }));
+    REQUIRE(event.element == qps[i].user_handle);
+    REQUIRE(event.event_type == 16);
+  }
+  CHECK(c.next_async().event_type == 99);
+  REQUIRE(c.destroy_qp(qps[551], &events) > 0);
+  CHECK(events == 1);
+}

@@ -72,3 +72,47 @@ TEST_CASE("A number that names something else by now is left alone", "[nic][even
   close(other[0]);
   close(other[1]);
 }
+
+TEST_CASE("What is posted to a full channel is kept in order, purged too, and goes when there is room", "[nic][events]") {
+  EventChannel channel;
+  int fd = -1;
+  REQUIRE(channel.open(fd) == 0);
+  constexpr uint64_t kRecords = 5000;
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    const uint64_t record[2] = {i % 5 == 0 ? 7 : 1000 + i, i};
+    REQUIRE(channel.post(record, sizeof record));
+  }
+  CHECK(channel.kept() > kRecords / 2);
+  CHECK(channel.purge(7, 16) == kRecords / 5);
+  uint64_t got[2] = {};
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    if (i % 5 == 0) continue;
+    if (recv(fd, got, sizeof got, MSG_DONTWAIT) < 0) {
+      REQUIRE(channel.flush_kept());
+      REQUIRE(recv(fd, got, sizeof got, MSG_DONTWAIT) == sizeof got);
+    }
+    REQUIRE(got[0] == 1000 + i);
+  }
+  CHECK(channel.kept() == 0);
+  CHECK_FALSE(channel.flush_kept());
+  const uint64_t more[2] = {1, 2};
+  while (channel.kept() == 0) REQUIRE(channel.post(more, sizeof more));
+  close(fd);
+  CHECK(channel.flush_kept());  // nobody can read it
+  CHECK(channel.kept() == 0);
+  CHECK_FALSE(channel.post(more, sizeof more));
+}
+
+TEST_CASE("Events are purged from an end that the program has moved to another number", "[nic][events]") {
+  EventChannel channel;
+  int fd = -1;
+  REQUIRE(channel.open(fd) == 0);
+  const uint64_t value = 9;
+  REQUIRE(channel.send(&value, sizeof value));
+  const int moved = fcntl(fd, F_DUPFD, 200);
+  close(fd);
+  CHECK(channel.purge(9, sizeof value) == 1);
+  uint64_t got = 0;
+  CHECK(recv(moved, &got, sizeof got, MSG_DONTWAIT) < 0);
+  close(moved);
+}
