@@ -1,54 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/host/sysfs_tree.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <iterator>
 
-#include <cerrno>
-#include <cstring>
+#include "nic/host/tree_writer.h"
 
 namespace weft::host {
 namespace {
 
 constexpr uint32_t kUverbsMajor = 231;
 constexpr uint32_t kUverbsMinor = 192;
-
-/// Writes files below a root; remembers the first error and does nothing after it.
-class TreeWriter {
- public:
-  explicit TreeWriter(std::string root) : root_(std::move(root)) {}
-
-  void directory(const std::string& path) {
-    if (!error_.empty()) return;
-    const std::string full = root_ + path;
-    if (mkdir(full.c_str(), 0755) != 0 && errno != EEXIST) fail("make", full);
-  }
-
-  /// Appends the newline. In one write, because readers take a file in one read.
-  void file(const std::string& path, const std::string& value) {
-    if (!error_.empty()) return;
-    const std::string full = root_ + path;
-    const std::string content = value + "\n";
-    const int fd = open(full.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd < 0) return fail("write", full);
-    if (write(fd, content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
-        ftruncate(fd, static_cast<off_t>(content.size())) != 0) {
-      fail("write", full);
-    }
-    close(fd);
-  }
-
-  const std::string& error() const { return error_; }
-
- private:
-  void fail(const char* verb, const std::string& path) {
-    error_ = std::string("cannot ") + verb + " " + path + ": " + std::strerror(errno);
-  }
-
-  std::string root_;
-  std::string error_;
-};
 
 void write_device(TreeWriter& tree, const std::string& device_path, const std::string& host_name, const NicIdentity& nic) {
   tree.directory(device_path);

@@ -15,6 +15,7 @@
 #include "nic/preload/descriptors.h"
 #include "nic/preload/faults.h"
 #include "nic/preload/guest.h"
+#include "nic/preload/interfaces.h"
 #include "nic/preload/next.h"
 #include "nic/preload/settings.h"
 
@@ -99,6 +100,8 @@ WEFT_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
       return -1;
     }
   }
+  int result = 0;
+  if (weft::preload::interface_ioctl(fd, request, argument, result)) return result;
   return WEFT_NEXT(ioctl)(fd, request, argument);
 }
 

@@ -1,182 +1,189 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// getifaddrs: the network interfaces of the host's NICs (weft0, weft1, …) behind those of the machine (DECISIONS 24).
+// A host's interfaces by name, by number and as a list (interfaces.h).
 //
-// Each has a packet address (its MAC and index) and an IPv4 address, the one that its first v4-mapped GID carries. What
-// libc made stays as it is; ours is one block at the end of the list, taken off again before libc frees the rest.
-// A NIC whose tree cannot be read is left out; where memory is short the list ends with libc's.
+// With ports of its own (address_view() on) a host has the machine's lo and its NICs; where it shares the machine's,
+// the NICs come behind all of the machine's interfaces. A NIC whose tree cannot be read is left out.
+#include <errno.h>
 #include <ifaddrs.h>
-#include <linux/if_packet.h>
+#include <net/ethernet.h>
 #include <net/if.h>
 #include <net/if_arp.h>
-#include <netinet/in.h>
+#include <netpacket/packet.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "nic/preload/host_view.h"
+#include "nic/preload/interfaces.h"
 #include "nic/preload/next.h"
-#include "nic/preload/paths.h"
 #include "nic/preload/settings.h"
-#include "nic/preload/syscalls.h"
 #include "nic/preload/text.h"
 
 namespace {
 
+using weft::preload::kFirstInterface;
+using weft::preload::kMaxInterfaces;
+using weft::preload::NicAddress;
 using weft::preload::Text;
 
-constexpr unsigned kFirstInterface = 1u << 24;  // as if_nametoindex says
-constexpr int kMaxNics = 32;
-constexpr int kMaxGids = 64;
-constexpr uint32_t kNetMask = 0xFFFE0000;  // 198.18.0.0/15: DECISIONS 22
-constexpr unsigned kFlags = IFF_UP | IFF_BROADCAST | IFF_RUNNING | IFF_MULTICAST;
-
-struct Interface {
-  ifaddrs packet;
-  ifaddrs inet;
-  sockaddr_ll hardware;
-  sockaddr_in address;
-  sockaddr_in mask;
-  sockaddr_in broadcast;
-  char name[IF_NAMESIZE];
+union AnyAddress {
+  sockaddr any;
+  sockaddr_in v4;
+  sockaddr_ll packet;
+  sockaddr_storage room;
 };
 
-constexpr uint64_t kMagic = 0x776566742d696661;  // "weft-ifa"
-
-struct Block {
-  uint64_t magic;
-  ifaddrs* last_of_libc;  // nullptr: libc had none
-  uint32_t count;
-  Interface interface[kMaxNics];
+// One entry of the list with everything it points to. The list is one allocation, because freeifaddrs() frees its head.
+struct Entry {
+  ifaddrs head;
+  char name[IFNAMSIZ];
+  AnyAddress address;
+  AnyAddress mask;
+  AnyAddress broadcast;
+  uint32_t statistics[23];  // struct rtnl_link_stats of linux/if_link.h, as old kernels have it
 };
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/// "0000:0000:0000:0000:0000:ffff:c612:0001"
-bool parse_gid(const char* text, uint8_t (&gid)[16]) {
-  for (int i = 0; i < 16; ++i) {
-    if (i > 0 && i % 2 == 0 && *text++ != ':') return false;
-    const int high = hex_digit(*text);
-    const int low = high < 0 ? -1 : hex_digit(text[1]);
-    if (low < 0) return false;
-    gid[i] = static_cast<uint8_t>(high << 4 | low);
-    text += 2;
+size_t address_bytes(const sockaddr& address) {
+  switch (address.sa_family) {
+    case AF_INET:
+      return sizeof(sockaddr_in);
+    case AF_INET6:
+      return sizeof(sockaddr_in6);
+    case AF_PACKET:
+      return sizeof(sockaddr_ll);
+    default:
+      return sizeof(sockaddr);
   }
-  return true;
 }
 
-bool read_gid(int nic, int index, uint8_t (&gid)[16]) {
-  const auto& settings = weft::preload::settings();
-  Text<weft::preload::kMaxRunFolder + weft::preload::kMaxHostName + 96> path;
-  path.add(settings.run).add("/hosts/").add(settings.host).add("/sys/class/infiniband/rxe").number(static_cast<uint64_t>(nic));
-  path.add("/ports/1/gids/").number(static_cast<uint64_t>(index));
-  const long fd = weft::raw::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  char text[48] = {};
-  const long size = weft::raw::read(static_cast<int>(fd), text, sizeof text - 1);
-  weft::raw::close(static_cast<int>(fd));
-  return size >= 39 && parse_gid(text, gid);
+sockaddr* copy_address(const sockaddr* from, AnyAddress& to) {
+  if (from == nullptr) return nullptr;
+  memcpy(&to, from, address_bytes(*from));
+  return &to.any;
 }
 
-/// The MAC is in the link-local GID's EUI-64, the address in the v4-mapped one; empty entries may lie before both.
-bool read_addresses(int nic, Interface& out) {
-  bool have_mac = false;
-  uint8_t gid[16];
-  for (int i = 0; i < kMaxGids && read_gid(nic, i, gid); ++i) {
-    if (gid[0] == 0xfe && gid[1] == 0x80 && gid[11] == 0xff && gid[12] == 0xfe) {
-      const uint8_t mac[6] = {static_cast<uint8_t>(gid[8] ^ 2), gid[9], gid[10], gid[13], gid[14], gid[15]};
-      memcpy(out.hardware.sll_addr, mac, sizeof mac);
-      have_mac = true;
-    } else if (gid[0] == 0 && gid[10] == 0xff && gid[11] == 0xff) {
-      memcpy(&out.address.sin_addr, gid + 12, 4);
-      return have_mac;
-    }
-  }
-  return false;
+bool is_loopback(const ifaddrs& entry) { return (entry.ifa_flags & IFF_LOOPBACK) != 0; }
+
+void copy_entry(const ifaddrs& from, Entry& to) {
+  to.head = from;
+  strncpy(to.name, from.ifa_name, sizeof to.name - 1);
+  to.head.ifa_addr = copy_address(from.ifa_addr, to.address);
+  to.head.ifa_netmask = copy_address(from.ifa_netmask, to.mask);
+  to.head.ifa_broadaddr = copy_address(from.ifa_broadaddr, to.broadcast);
+  to.head.ifa_data = nullptr;
+  if (from.ifa_data == nullptr || from.ifa_addr == nullptr || from.ifa_addr->sa_family != AF_PACKET) return;
+  memcpy(to.statistics, from.ifa_data, sizeof to.statistics);
+  to.head.ifa_data = to.statistics;
 }
 
-sockaddr_in inet_address(uint32_t network_order) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = network_order;
-  return address;
-}
-
-void fill(int nic, Interface& out) {
-  Text<IF_NAMESIZE> name;
-  name.add("weft").number(static_cast<uint64_t>(nic));
+void begin_nic(Entry& out, unsigned nic) {
+  Text<IFNAMSIZ> name;
+  name.add("weft").number(nic);
   memcpy(out.name, name.c_str(), name.size() + 1);
-  out.hardware.sll_family = AF_PACKET;
-  out.hardware.sll_hatype = ARPHRD_ETHER;
-  out.hardware.sll_ifindex = static_cast<int>(kFirstInterface) + nic;
-  out.hardware.sll_halen = 6;
-  const uint32_t own = out.address.sin_addr.s_addr;
-  out.address = inet_address(own);
-  out.mask = inet_address(htonl(kNetMask));
-  out.broadcast = inet_address(own | htonl(~kNetMask));
-  out.packet.ifa_name = out.inet.ifa_name = out.name;
-  out.packet.ifa_flags = out.inet.ifa_flags = kFlags;
-  out.packet.ifa_addr = reinterpret_cast<sockaddr*>(&out.hardware);
-  out.inet.ifa_addr = reinterpret_cast<sockaddr*>(&out.address);
-  out.inet.ifa_netmask = reinterpret_cast<sockaddr*>(&out.mask);
-  out.inet.ifa_broadaddr = reinterpret_cast<sockaddr*>(&out.broadcast);
-  out.packet.ifa_next = &out.inet;
+  out.head.ifa_flags = weft::preload::kInterfaceFlags;
+  out.head.ifa_addr = &out.address.any;
+  out.head.ifa_broadaddr = &out.broadcast.any;
 }
 
-/// The host's interfaces behind `list`; returns the new head.
-ifaddrs* append_ours(ifaddrs* list) {
-  void* memory = weft::raw::map_private(sizeof(Block));
-  if (memory == nullptr) return list;
-  auto* block = static_cast<Block*>(memory);
-  for (int nic = 0; nic < kMaxNics && weft::preload::have_uverbs(nic); ++nic) {
-    Interface& next = block->interface[block->count];
-    if (!read_addresses(nic, next)) continue;
-    fill(nic, next);
-    if (block->count > 0) block->interface[block->count - 1].inet.ifa_next = &next.packet;
-    ++block->count;
-  }
-  if (block->count == 0) {
-    weft::raw::munmap(memory, sizeof(Block));
-    return list;
-  }
-  block->magic = kMagic;
-  for (ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) block->last_of_libc = entry;
-  if (block->last_of_libc == nullptr) return &block->interface[0].packet;
-  block->last_of_libc->ifa_next = &block->interface[0].packet;
-  return list;
+void fill_packet(unsigned nic, const NicAddress& own, Entry& out) {
+  begin_nic(out, nic);
+  sockaddr_ll& address = out.address.packet;
+  address.sll_family = AF_PACKET;
+  address.sll_ifindex = static_cast<int>(kFirstInterface + nic);
+  address.sll_hatype = ARPHRD_ETHER;
+  address.sll_halen = ETH_ALEN;
+  out.broadcast.packet = address;
+  memcpy(address.sll_addr, own.mac, sizeof own.mac);
+  memset(out.broadcast.packet.sll_addr, 0xFF, ETH_ALEN);
 }
 
-bool has_our_index(const ifaddrs* entry) {
-  if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_PACKET) return false;
-  sockaddr_ll hardware;
-  memcpy(&hardware, entry->ifa_addr, sizeof hardware);
-  return hardware.sll_ifindex >= static_cast<int>(kFirstInterface) &&
-         hardware.sll_ifindex < static_cast<int>(kFirstInterface) + kMaxNics;
+void fill_internet(unsigned nic, const NicAddress& own, Entry& out) {
+  begin_nic(out, nic);
+  out.head.ifa_netmask = &out.mask.any;
+  const auto put = [](AnyAddress& to, uint32_t ip) {
+    to.v4.sin_family = AF_INET;
+    to.v4.sin_addr.s_addr = htonl(ip);
+  };
+  put(out.address, own.ipv4);
+  put(out.mask, weft::preload::kFabricMask);
+  put(out.broadcast, weft::preload::kFabricNet | ~weft::preload::kFabricMask);
 }
 
-/// Takes our part off a list and frees it; returns what is left for libc.
-ifaddrs* remove_ours(ifaddrs* list) {
-  for (ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (!has_our_index(entry)) continue;
-    auto* block = reinterpret_cast<Block*>(reinterpret_cast<char*>(entry) - offsetof(Block, interface));
-    if (block->magic != kMagic) return list;
-    ifaddrs* last = block->last_of_libc;
-    if (last != nullptr) last->ifa_next = nullptr;
-    weft::raw::munmap(block, sizeof(Block));
-    return last == nullptr ? nullptr : list;
+// The kernel's order: every interface's link first, then the addresses.
+int own_list(const ifaddrs* machine, bool only_loopback, ifaddrs** out) {
+  const uint32_t nics = weft::preload::nic_count();
+  size_t count = 2 * nics;
+  for (const ifaddrs* entry = machine; entry != nullptr; entry = entry->ifa_next) ++count;
+  auto* entries = static_cast<Entry*>(calloc(count == 0 ? 1 : count, sizeof(Entry)));
+  if (entries == nullptr) return ENOMEM;
+  Entry* to = entries;
+  NicAddress own;
+  for (const ifaddrs* entry = machine; entry != nullptr; entry = entry->ifa_next) {
+    if (!only_loopback || is_loopback(*entry)) copy_entry(*entry, *to++);
   }
-  return list;
+  for (unsigned nic = 0; nic < nics; ++nic) {
+    if (weft::preload::nic_address(nic, own)) fill_packet(nic, own, *to++);
+  }
+  for (unsigned nic = 0; nic < nics; ++nic) {
+    if (weft::preload::nic_address(nic, own)) fill_internet(nic, own, *to++);
+  }
+  for (Entry* entry = entries; entry != to; ++entry) {
+    entry->head.ifa_name = entry->name;
+    entry->head.ifa_next = entry + 1 != to ? &entry[1].head : nullptr;
+  }
+  if (to == entries) free(entries);
+  *out = to == entries ? nullptr : &entries->head;
+  return 0;
 }
 
 }  // namespace
 
 WEFT_INTERPOSE int getifaddrs(struct ifaddrs** out) {
-  const int result = WEFT_NEXT(getifaddrs)(out);
-  if (result == 0 && weft::preload::settings().active) *out = append_ours(*out);
-  return result;
+  if (!weft::preload::settings().active) return WEFT_NEXT(getifaddrs)(out);
+  ifaddrs* machine = nullptr;
+  if (WEFT_NEXT(getifaddrs)(&machine) != 0) return -1;
+  const int error = own_list(machine, weft::preload::address_view().on(), out);
+  freeifaddrs(machine);
+  if (error == 0) return 0;
+  errno = error;
+  return -1;
 }
 
-WEFT_INTERPOSE void freeifaddrs(struct ifaddrs* list) {
-  if (weft::preload::settings().active) list = remove_ours(list);
-  if (list != nullptr) WEFT_NEXT(freeifaddrs)(list);
+WEFT_INTERPOSE unsigned if_nametoindex(const char* name) {
+  const long nic = weft::preload::interface_of(name);
+  return nic >= 0 ? kFirstInterface + static_cast<unsigned>(nic) : WEFT_NEXT(if_nametoindex)(name);
+}
+
+WEFT_INTERPOSE char* if_indextoname(unsigned index, char* name) {
+  if (index >= kFirstInterface && index < kFirstInterface + kMaxInterfaces && weft::preload::settings().active) {
+    Text<IF_NAMESIZE> text;
+    text.add("weft").number(index - kFirstInterface);
+    memcpy(name, text.c_str(), text.size() + 1);
+    return name;
+  }
+  return WEFT_NEXT(if_indextoname)(index, name);
+}
+
+// if_freenameindex() frees the names one by one, then the array.
+WEFT_INTERPOSE struct if_nameindex* if_nameindex() {
+  if (!weft::preload::address_view().on()) return WEFT_NEXT(if_nameindex)();
+  const uint32_t nics = weft::preload::nic_count();
+  auto* list = static_cast<struct if_nameindex*>(calloc(nics + 2, sizeof(struct if_nameindex)));
+  for (unsigned i = 0; list != nullptr && i <= nics; ++i) {
+    Text<IF_NAMESIZE> name;
+    if (i == 0) {
+      name.add("lo");
+    } else {
+      name.add("weft").number(i - 1);
+    }
+    list[i].if_index = i == 0 ? if_nametoindex("lo") : kFirstInterface + i - 1;
+    list[i].if_name = strdup(name.c_str());
+    if (list[i].if_name == nullptr) {
+      list[i].if_index = 0;
+      if_freenameindex(list);
+      list = nullptr;
+    }
+  }
+  if (list == nullptr) errno = ENOMEM;
+  return list;
 }

@@ -1,163 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names of the fabric's hosts, and of a NIC's network interface.
+// Names of the fabric's hosts.
 //
-// `$WEFT_RUN/hosts.map` has a line per host: name, fabric address, loopback address. A name in it resolves to the
-// loopback address, where that host's TCP lives (nic_rules 10); every other name goes to libc.
+// A name in `$WEFT_RUN/hosts.map` resolves to that host's fabric address, and the address to the name; with shared TCP
+// to the loopback address where that host's TCP lives (nic_rules 10). Everything else goes to libc.
 #include <errno.h>
-#include <fcntl.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <string.h>
 
+#include "nic/preload/host_view.h"
 #include "nic/preload/next.h"
-#include "nic/preload/paths.h"
 #include "nic/preload/settings.h"
-#include "nic/preload/syscalls.h"
 #include "nic/preload/text.h"
 
 namespace {
 
+using weft::preload::SocketAddress;
 using weft::preload::Text;
-
-constexpr size_t kAddressText = 16;
-// Far above what the kernel numbers its interfaces with on a machine that runs tests.
-constexpr unsigned kFirstInterface = 1u << 24;
-constexpr unsigned kMaxInterfaces = 32;
-
-bool is_blank(char c) { return c == ' ' || c == '\t'; }
-
-// Reads the file in pieces, a line at a time, with a small buffer: some callers are on small stacks.
-class LineReader {
- public:
-  explicit LineReader(const char* path) : fd_(static_cast<int>(weft::raw::open(path, O_RDONLY | O_CLOEXEC))) {}
-  ~LineReader() {
-    if (fd_ >= 0) weft::raw::close(fd_);
-  }
-  LineReader(const LineReader&) = delete;
-  LineReader& operator=(const LineReader&) = delete;
-
-  bool next(Text<160>& line) {
-    line.clear();
-    for (;;) {
-      if (at_ == size_ && !refill()) return line.size() != 0;
-      const char c = buffer_[at_++];
-      if (c == '\n') return true;
-      line.add(c);
-    }
-  }
-
- private:
-  bool refill() {
-    if (fd_ < 0) return false;
-    const long got = weft::raw::read(fd_, buffer_, sizeof buffer_);
-    at_ = 0;
-    size_ = got > 0 ? static_cast<size_t>(got) : 0;
-    return size_ != 0;
-  }
-
-  int fd_;
-  size_t at_ = 0;
-  size_t size_ = 0;
-  char buffer_[512];
-};
-
-// Field `index` of a line, as a copy.
-template <size_t kCapacity>
-bool field(const char* line, int index, Text<kCapacity>& out) {
-  for (int i = 0;; ++i) {
-    while (is_blank(*line)) ++line;
-    if (*line == '\0' || *line == '#') return false;
-    const char* start = line;
-    while (*line != '\0' && !is_blank(*line)) ++line;
-    if (i != index) continue;
-    out.add(start, static_cast<size_t>(line - start));
-    return !out.overflowed();
-  }
-}
-
-// Host names compare without case, as everywhere. True: `address` is where that host listens.
-bool find_host(const char* name, Text<kAddressText>& address) {
-  const auto& settings = weft::preload::settings();
-  if (name == nullptr || !settings.active) return false;
-  Text<weft::preload::kMaxRunFolder + 16> path;
-  path.add(settings.run).add("/hosts.map");
-  LineReader reader(path.c_str());
-  Text<160> line;
-  while (reader.next(line)) {
-    Text<weft::preload::kMaxHostName> host;
-    if (line.overflowed() || !field(line.c_str(), 0, host) || strcasecmp(host.c_str(), name) != 0) continue;
-    return field(line.c_str(), 2, address);
-  }
-  return false;
-}
+using HostName = Text<weft::preload::kMaxHostName>;
 
 // `node` itself, or the address of the host it names.
 class Resolved {
  public:
   explicit Resolved(const char* node) : node_(node) {
     const int saved = errno;
-    if (find_host(node, address_)) node_ = address_.c_str();
+    if (weft::preload::find_host(node, address_)) node_ = address_.c_str();
     errno = saved;
   }
   const char* get() const { return node_; }
+  bool is_host() const { return node_ == address_.c_str(); }
 
  private:
   const char* node_;
-  Text<kAddressText> address_;
+  Text<weft::preload::kAddressText> address_;
 };
 
-// "weft3" is interface 3 of the host; -1: not one of ours.
-long interface_index(const char* name) {
-  if (name == nullptr || !weft::preload::settings().active) return -1;
-  const char* number = weft::preload::after(name, "weft");
-  if (number == nullptr) return -1;
-  const char* end = nullptr;
-  const long index = weft::preload::parse_number(number, kMaxInterfaces - 1, &end);
-  return index >= 0 && *end == '\0' && weft::preload::have_uverbs(static_cast<int>(index)) ? index : -1;
+// libc calls an address by its digits; people and middleware compare names. In place: a longer name stays as it is.
+void put_name(char* digits, const char* name) {
+  if (digits != nullptr && strlen(name) <= strlen(digits)) strcpy(digits, name);
 }
+
+struct hostent* with_name(struct hostent* entry, const Resolved& host, const char* name) {
+  if (entry != nullptr && host.is_host()) put_name(entry->h_name, name);
+  return entry;
+}
+
+bool name_of_address(const void* bytes, socklen_t size, int family, HostName& name) {
+  SocketAddress address;
+  address.any.sa_family = static_cast<sa_family_t>(family);
+  if (bytes == nullptr) return false;
+  if (family == AF_INET && size == sizeof(in_addr)) {
+    memcpy(&address.v4.sin_addr, bytes, size);
+  } else if (family == AF_INET6 && size == sizeof(in6_addr)) {
+    memcpy(&address.v6.sin6_addr, bytes, size);
+  } else {
+    return false;
+  }
+  uint32_t ip = 0;
+  return weft::preload::ipv4_of(address, ip) && weft::preload::name_of_host(ip, name);
+}
+
+// What gethostbyaddr_r answers, in the caller's buffer.
+struct HostEntry {
+  char* aliases[1];
+  char* addresses[2];
+  char address[16];
+  char name[weft::preload::kMaxHostName];
+
+  void fill(const void* bytes, socklen_t size, int family, const HostName& host, struct hostent* out) {
+    memcpy(address, bytes, size);
+    memcpy(name, host.c_str(), host.size() + 1);
+    aliases[0] = addresses[1] = nullptr;
+    addresses[0] = address;
+    *out = {name, aliases, family, static_cast<int>(size), addresses};
+  }
+};
 
 }  // namespace
 
 WEFT_INTERPOSE int getaddrinfo(const char* node, const char* service, const struct addrinfo* hints,
                                struct addrinfo** out) {
-  Resolved host(node);
-  return WEFT_NEXT(getaddrinfo)(host.get(), service, hints, out);
+  const bool numeric = hints != nullptr && (hints->ai_flags & AI_NUMERICHOST) != 0;
+  Resolved host(numeric ? nullptr : node);
+  const int result = WEFT_NEXT(getaddrinfo)(host.is_host() ? host.get() : node, service, hints, out);
+  if (result == 0 && host.is_host()) put_name((*out)->ai_canonname, node);
+  return result;
 }
 
 WEFT_INTERPOSE struct hostent* gethostbyname(const char* name) {
   Resolved host(name);
-  return WEFT_NEXT(gethostbyname)(host.get());
+  return with_name(WEFT_NEXT(gethostbyname)(host.get()), host, name);
 }
 
 WEFT_INTERPOSE struct hostent* gethostbyname2(const char* name, int family) {
   Resolved host(name);
-  return WEFT_NEXT(gethostbyname2)(host.get(), family);
+  return with_name(WEFT_NEXT(gethostbyname2)(host.get(), family), host, name);
 }
 
 WEFT_INTERPOSE int gethostbyname_r(const char* name, struct hostent* entry, char* buffer, size_t size,
                                    struct hostent** result, int* error) {
   Resolved host(name);
-  return WEFT_NEXT(gethostbyname_r)(host.get(), entry, buffer, size, result, error);
+  const int code = WEFT_NEXT(gethostbyname_r)(host.get(), entry, buffer, size, result, error);
+  if (code == 0) with_name(*result, host, name);
+  return code;
 }
 
 WEFT_INTERPOSE int gethostbyname2_r(const char* name, int family, struct hostent* entry, char* buffer, size_t size,
                                     struct hostent** result, int* error) {
   Resolved host(name);
-  return WEFT_NEXT(gethostbyname2_r)(host.get(), family, entry, buffer, size, result, error);
+  const int code = WEFT_NEXT(gethostbyname2_r)(host.get(), family, entry, buffer, size, result, error);
+  if (code == 0) with_name(*result, host, name);
+  return code;
 }
 
-WEFT_INTERPOSE unsigned if_nametoindex(const char* name) {
-  const long index = interface_index(name);
-  return index >= 0 ? kFirstInterface + static_cast<unsigned>(index) : WEFT_NEXT(if_nametoindex)(name);
-}
-
-WEFT_INTERPOSE char* if_indextoname(unsigned index, char* name) {
-  if (index >= kFirstInterface && index < kFirstInterface + kMaxInterfaces && weft::preload::settings().active) {
-    Text<IF_NAMESIZE> text;
-    text.add("weft").number(index - kFirstInterface);
-    memcpy(name, text.c_str(), text.size() + 1);
-    return name;
+WEFT_INTERPOSE int gethostbyaddr_r(const void* address, socklen_t size, int family, struct hostent* entry, char* buffer,
+                                   size_t buffer_size, struct hostent** result, int* error) {
+  HostName name;
+  if (!name_of_address(address, size, family, name)) {
+    return WEFT_NEXT(gethostbyaddr_r)(address, size, family, entry, buffer, buffer_size, result, error);
   }
-  return WEFT_NEXT(if_indextoname)(index, name);
+  const size_t gap = -reinterpret_cast<uintptr_t>(buffer) % alignof(HostEntry);
+  *result = nullptr;
+  if (buffer_size < gap + sizeof(HostEntry)) {
+    *error = NETDB_INTERNAL;
+    return errno = ERANGE;
+  }
+  reinterpret_cast<HostEntry*>(buffer + gap)->fill(address, size, family, name, entry);
+  *result = entry;
+  return 0;
+}
+
+// One result for the process, as POSIX has it.
+WEFT_INTERPOSE struct hostent* gethostbyaddr(const void* address, socklen_t size, int family) {
+  static constinit HostEntry memory{};
+  static constinit struct hostent entry {};
+  HostName name;
+  if (!name_of_address(address, size, family, name)) return WEFT_NEXT(gethostbyaddr)(address, size, family);
+  memory.fill(address, size, family, name, &entry);
+  return &entry;
+}
+
+WEFT_INTERPOSE int getnameinfo(const struct sockaddr* address, socklen_t length, char* host, socklen_t host_size,
+                               char* service, socklen_t service_size, int flags) {
+  HostName name;
+  uint32_t ip = 0;
+  const bool wanted = host != nullptr && host_size != 0 && (flags & NI_NUMERICHOST) == 0;
+  if (!wanted || !weft::preload::is_internet(address, length) ||
+      !weft::preload::ipv4_of(SocketAddress(address, length), ip) || !weft::preload::name_of_host(ip, name)) {
+    return WEFT_NEXT(getnameinfo)(address, length, host, host_size, service, service_size, flags);
+  }
+  if (name.size() >= host_size) return EAI_OVERFLOW;
+  memcpy(host, name.c_str(), name.size() + 1);
+  if (service == nullptr || service_size == 0) return 0;
+  return WEFT_NEXT(getnameinfo)(address, length, nullptr, 0, service, service_size, flags);
 }

@@ -46,8 +46,25 @@ void report_missing_tree() {
 
 }  // namespace
 
+// What tells machines apart (nic_rules 10), and the interfaces. The daemon writes them; where it did not, the machine's.
+bool RewrittenPath::rewrite_identity() {
+  for (const char* own : {"/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname", "/etc/hostname", "/sys/class/net"}) {
+    const char* rest = after_path(path_, own);
+    if (rest == nullptr || (*rest != '\0' && *rest != '/')) continue;
+    if (settings().shared_tcp && same(own, "/sys/class/net")) return true;
+    host_folder(buffer_);
+    buffer_.add(own);
+    struct stat ignored;
+    const bool is_there = raw::stat(buffer_.c_str(), &ignored) == 0;
+    buffer_.add(rest);
+    if (is_there && !buffer_.overflowed()) path_ = buffer_.c_str();
+    return true;
+  }
+  return false;
+}
+
 void RewrittenPath::rewrite() {
-  if (!settings().active) return;
+  if (!settings().active || rewrite_identity()) return;
   const char* sys = after_path(path_, "/sys/class/");
   const char* dev = sys == nullptr ? after_path(path_, "/dev/infiniband") : nullptr;
   if (sys != nullptr) {

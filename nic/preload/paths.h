@@ -4,7 +4,8 @@
 //
 //   RewrittenPath p(path);
 //   p.get()      the path to use: the host's own tree in the run folder instead of /sys/class/infiniband*,
-//                /sys/class/infiniband_verbs* and /sys/class/misc/rdma_cm*; every other path is itself
+//                /sys/class/infiniband_verbs*, /sys/class/misc/rdma_cm*, /sys/class/net, and what names the machine:
+//                /etc/hostname, the kernel's hostname and boot_id; every other path is itself
 //   p.uverbs()   N for /dev/infiniband/uverbsN when the host has it, else -1
 //
 // Other names below /dev/infiniband are rewritten into the host's tree too, so that the machine's real devices do not
@@ -30,6 +31,7 @@ class RewrittenPath {
 
  private:
   void rewrite();
+  bool rewrite_identity();
 
   const char* path_;
   int uverbs_ = -1;

@@ -55,6 +55,8 @@ void read_environment() {
       current.inline_progress = !same(on, "0");
     } else if (const char* wanted = after(rest, "EXPLAIN=")) {
       current.explain = !same(wanted, "0") && wanted[0] != '\0';
+    } else if (const char* shared = after(rest, "SHARED_TCP=")) {
+      current.shared_tcp = !same(shared, "0") && shared[0] != '\0';
     }
   }
   current.active = have_run && have_host;

@@ -6,6 +6,7 @@
 //   WEFT_RUN_ID  number of this `weft run`         WEFT_NAME    name of the fabric, for messages
 //   WEFT_EXPLAIN 1: one line on standard error for each completion with an error (flushes apart): why
 //   WEFT_INLINE  0: the background thread alone drives the NIC (DECISIONS 20)
+//   WEFT_SHARED_TCP  1: TCP and UDP are the machine's, nothing is translated (nic_rules 10)
 // Without WEFT_RUN and WEFT_HOST libweft is inert: every wrapper passes through.
 #pragma once
 
@@ -20,6 +21,7 @@ struct Settings {
   bool active = false;
   bool inline_progress = true;
   bool explain = false;
+  bool shared_tcp = false;
   uint64_t run_id = 0;
   char run[kMaxRunFolder] = {};
   char host[kMaxHostName] = {};

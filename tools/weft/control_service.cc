@@ -100,7 +100,7 @@ void ControlService::fill_hosts(control::HostList& list) const {
   for (uint32_t h = 0; h < addresses.hosts(); ++h) {
     control::Host* host = list.add_hosts();
     host->set_name(host_name(h));
-    host->set_loopback("127.0.0.1");
+    host->set_loopback(host::text_of_ipv4(fabric_.loopback_of(h)));
     host->set_attach_socket(fabric_.folder().host_folder(host_name(h)) + "/attach");
     for (uint32_t n = 0; n < addresses.nics(); ++n) {
       const host::NicIdentity id = addresses.nic(h, n);

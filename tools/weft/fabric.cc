@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/weft/fabric.h"
 
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -105,7 +106,9 @@ Fabric::~Fabric() {
 Outcome<std::unique_ptr<Fabric>> Fabric::start(const std::string& name, const FabricSettings& settings,
                                                const RunFolder& folder, LogLine log) {
   std::unique_ptr<Fabric> fabric(new Fabric(settings, folder, plan_of(name, settings, folder.path)));
-  std::string error = fabric->write_folder();
+  std::string error = settings.shared_tcp ? std::string() : fabric->loopback_.take();
+  if (!error.empty()) return Failure{error};
+  error = fabric->write_folder();
   if (!error.empty()) return Failure{error};
   fabric->plane_ = start_data_plane(fabric->plan_, error);
   if (fabric->plane_ == nullptr) return Failure{error.empty() ? std::string("the data plane did not start") : error};
@@ -125,7 +128,11 @@ std::string Fabric::write_folder() const {
     if (mkdir(path.c_str(), 0700) != 0) return "cannot make " + path + ": " + error_text(errno);
     std::string error = host::write_sysfs_tree(path + "/sys", host_name(h), nics);
     if (!error.empty()) return error;
-    map += host_name(h) + " " + host::text_of_ipv4(nics[0].ipv4) + " 127.0.0.1\n";
+    host::MachineIdentity machine{host_name(h), h, addresses_.hosts(), loopback_.number(), {}};
+    if (getrandom(machine.entropy.data(), machine.entropy.size(), 0) < 0) return "no random numbers: " + error_text(errno);
+    error = host::write_machine_tree(path, machine, nics);
+    if (!error.empty()) return error;
+    map += host_name(h) + " " + host::text_of_ipv4(nics[0].ipv4) + " " + host::text_of_ipv4(loopback_of(h)) + "\n";
   }
   return write_file(folder_.file("hosts.map"), map);
 }

@@ -17,7 +17,9 @@
 
 #include "nic/host/attach_server.h"
 #include "nic/host/identity.h"
+#include "nic/host/machine_tree.h"
 #include "scenarios/engine/data_plane.h"
+#include "tools/weft/loopback_claim.h"
 #include "tools/weft/options.h"
 #include "tools/weft/run_folder.h"
 
@@ -40,6 +42,9 @@ class Fabric {
   DataPlane& plane() { return *plane_; }
   host::AttachServer& attach() { return *attach_; }
 
+  /// Where on loopback a host's TCP and UDP are.
+  uint32_t loopback_of(uint32_t host) const { return host::loopback_address(loopback_.number(), host); }
+
   /// "h0-s0", the link of a host's first NIC; "h0/1-s0" that of its second.
   std::string link_name(uint32_t host, uint32_t nic) const;
   /// The link directions that the name of a link stands for ("h0-s0": "h0->s0" and "s0->h0"); any other name for itself.
@@ -61,6 +66,7 @@ class Fabric {
   RunFolder folder_;
   FabricPlan plan_;
   host::AddressPlan addresses_;
+  LoopbackClaim loopback_;
   std::unique_ptr<DataPlane> plane_;
   std::unique_ptr<Sink> sink_;
   std::unique_ptr<host::AttachServer> attach_;

@@ -46,6 +46,7 @@ void add_fabric_options(CLI::App& app, ParsedLine& line) {
   app.add_option("--gid-holes", line.fabric.gid_holes, "Empty entries before the first GID of each NIC's table")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
+  app.add_flag("--shared-tcp", line.fabric.shared_tcp, "Hosts share the machine's TCP and UDP ports instead of having their own");
 }
 
 void add_up(CLI::App& app, ParsedLine& line) {
@@ -69,10 +70,13 @@ void add_run(CLI::App& app, ParsedLine& line) {
               "The exit code is the program's; 125 when weft itself failed. If nothing opened an RDMA device, a line on\n"
               "stderr says why.");
   run->add_option("host", line.host, "A host of the fabric, such as h0")->required();
+  const char* about_shared_tcp = "The program's TCP and UDP ports are the machine's, not the host's own";
+  run->add_flag("--shared-tcp", line.shared_tcp, about_shared_tcp);
 
   CLI::App* env = app.add_subcommand("env", "Print the environment that makes a program run as a host");
   env->footer("For shells, IDEs and containers:\n  eval \"$(weft env h0)\"");
   env->add_option("host", line.host, "A host of the fabric")->required();
+  env->add_flag("--shared-tcp", line.shared_tcp, about_shared_tcp);
   env->add_option("--format", line.format, "shell: export lines; env: NAME=value lines; json")
       ->check(CLI::IsMember({"shell", "env", "json"}))
       ->capture_default_str();

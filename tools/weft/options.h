@@ -27,6 +27,7 @@ struct FabricSettings {
   bool force_icrc = false;
   bool strict_timers = false;
   uint32_t gid_holes = 0;  ///< empty entries before a NIC's first GID
+  bool shared_tcp = false;  ///< hosts have no TCP ports of their own
 };
 
 struct ParsedLine {
@@ -40,6 +41,7 @@ struct ParsedLine {
   int ready_fd = -1;                 ///< daemon
   std::string host;                  ///< run, env; port: with "/1" for its second NIC
   std::vector<std::string> command;  ///< run
+  bool shared_tcp = false;           ///< run, env
   std::string format = "shell";      ///< env
   std::string what;                  ///< show; port: down or up
   bool json = false;                 ///< show

@@ -108,6 +108,7 @@ int command_run(const ParsedLine& line) {
   const uint64_t run_id = new_run_id();
   Outcome<Environment> environment = host_environment(*folder, line.host, run_id, line.command[0]);
   if (!environment) return complain(environment.error(), kOwnFailure);
+  if (line.shared_tcp) environment->emplace_back("WEFT_SHARED_TCP", "1");
 
   note_nested_run();
   const RunNotes notes(*folder, run_id);
@@ -138,6 +139,7 @@ int command_env(const ParsedLine& line) {
   if (std::string error = check_host(**client, line.host); !error.empty()) return complain(error);
   Outcome<Environment> environment = host_environment(*folder, line.host, 0);
   if (!environment) return complain(environment.error());
+  if (line.shared_tcp) environment->emplace_back("WEFT_SHARED_TCP", "1");
   if (line.format == "json") {
     JsonWriter json;
     json.begin_object();

@@ -31,13 +31,14 @@ std::vector<std::string> daemon_arguments(const RunFolder& folder, const FabricS
                                         "--ready-fd", std::to_string(ready_fd)};
   if (settings.force_icrc) arguments.push_back("--force-icrc");
   if (settings.strict_timers) arguments.push_back("--strict-timers");
+  if (settings.shared_tcp) arguments.push_back("--shared-tcp");
   return arguments;
 }
 
 /// In the child: becomes the daemon. A daemon started inside `weft run` must not be a host's program itself.
 [[noreturn]] void become_daemon(std::vector<std::string> arguments, int ready_fd) {
   setsid();
-  for (const char* name : {"LD_PRELOAD", "WEFT_RUN", "WEFT_HOST", "WEFT_RUN_ID"}) unsetenv(name);
+  for (const char* name : {"LD_PRELOAD", "WEFT_RUN", "WEFT_HOST", "WEFT_RUN_ID", "WEFT_SHARED_TCP"}) unsetenv(name);
   fcntl(ready_fd, F_SETFD, 0);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

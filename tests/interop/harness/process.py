@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -160,6 +161,22 @@ def listening(port):
                 for line in file.readlines()[1:]:
                     fields = line.split()
                     if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                        return True
+        except FileNotFoundError:
+            pass
+    return False
+
+
+def listening_at(address, port):
+    """Does somebody listen at exactly this IPv4 address, by a socket of either family?"""
+    word = "".join(f"{int(byte):02X}" for byte in reversed(address.split("."))) if sys.byteorder == "little" else \
+        "".join(f"{int(byte):02X}" for byte in address.split("."))
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as file:
+                for line in file.readlines()[1:]:
+                    place, state = line.split()[1], line.split()[3]
+                    if state == "0A" and place.endswith(f"{word}:{port:04X}"):
                         return True
         except FileNotFoundError:
             pass

@@ -82,12 +82,30 @@ TEST_CASE("The plan is the rule of addresses, one switch, and the settings") {
 
 TEST_CASE("The run folder has the map, the sockets and the trees") {
   Fixture f;
-  CHECK(read_file(f.folder.file("hosts.map")) == "h0 198.18.0.1 127.0.0.1\nh1 198.18.0.2 127.0.0.1\n");
+  const std::string net = host::text_of_ipv4(f.fabric->loopback_of(0));
+  CHECK(net != "127.0.0.1");
+  CHECK(read_file(f.folder.file("hosts.map")) == "h0 198.18.0.1 " + net + "\nh1 198.18.0.2 " + host::text_of_ipv4(f.fabric->loopback_of(1)) + "\n");
+  CHECK(read_file(f.folder.file("hosts/h1/etc/hostname")) == "h1\n");
+  CHECK(read_file(f.folder.file("hosts/h0/proc/sys/kernel/random/boot_id")) != read_file(f.folder.file("hosts/h1/proc/sys/kernel/random/boot_id")));
   CHECK(std::filesystem::is_socket(f.folder.file("hosts/h0/attach")));
   CHECK(read_file(f.folder.file("hosts/h1/sys/class/infiniband_verbs/uverbs0/ibdev")) == "rxe0\n");
   f.service.reset();
   f.fabric.reset();
   CHECK_FALSE(std::filesystem::exists(f.folder.file("hosts/h0/attach")));
+}
+
+TEST_CASE("Fabrics side by side have loopback addresses of their own, a fabric with shared TCP none") {
+  Fixture one;
+  Fixture other;
+  CHECK(one.fabric->loopback_of(0) != other.fabric->loopback_of(0));
+  FabricSettings settings;
+  settings.shared_tcp = true;
+  Fixture shared(settings);
+  CHECK(read_file(shared.folder.file("hosts.map")) == "h0 198.18.0.1 127.0.0.1\nh1 198.18.0.2 127.0.0.1\n");
+  control::Request request;
+  request.mutable_show_hosts();
+  CHECK(shared.ask(request).hosts().hosts(1).loopback() == "127.0.0.1");
+  CHECK(one.ask(request).hosts().hosts(1).loopback() == host::text_of_ipv4(one.fabric->loopback_of(1)));
 }
 
 TEST_CASE("A program that attaches is in the data plane and in weft show, and leaves both") {
