@@ -12,6 +12,7 @@
 #include "tools/weft/commands.h"
 #include "tools/weft/control_client.h"
 #include "tools/weft/launch.h"
+#include "tools/weft/private_fabric.h"
 #include "tools/weft/show_traffic.h"
 
 namespace weft::tools {
@@ -25,27 +26,6 @@ struct Act {
   const char* port_option;
   std::vector<const char*> wanted;   ///< parts of the client's lines that tell the result
   bool and_next_line = false;        ///< those lines head a table; show what is below too
-};
-
-/// Ends the demo's fabric however the demo ends.
-class PrivateFabric {
- public:
-  explicit PrivateFabric(RunFolder folder) : folder_(std::move(folder)) {}
-  PrivateFabric(const PrivateFabric&) = delete;
-  PrivateFabric& operator=(const PrivateFabric&) = delete;
-  ~PrivateFabric() {
-    if (started_) end_fabric(folder_);
-  }
-  std::string start() {
-    std::string error = start_fabric(folder_, FabricSettings{});
-    started_ = error.empty();
-    return error;
-  }
-  const RunFolder& folder() const { return folder_; }
-
- private:
-  RunFolder folder_;
-  bool started_ = false;
 };
 
 int stop_descriptor() {
@@ -136,7 +116,7 @@ int command_demo(const ParsedLine&) {
   if (!folder) return complain(folder.error());
   const int stop_fd = stop_descriptor();
   PrivateFabric fabric(*folder);
-  if (std::string error = fabric.start(); !error.empty()) return complain(error);
+  if (std::string error = fabric.start(FabricSettings{}); !error.empty()) return complain(error);
   std::printf("A private fabric: hosts h0 and h1 on switch s0. The programs are this machine's own, unmodified.\n\n");
 
   const Act acts[] = {

@@ -24,6 +24,7 @@ int run_verb(const ParsedLine& line) {
     case Verb::kUp: return command_up(line);
     case Verb::kDaemon: return command_daemon(line);
     case Verb::kRun: return command_run(line);
+    case Verb::kWith: return command_with(line);
     case Verb::kEnv: return command_env(line);
     case Verb::kShow: return command_show(line);
     case Verb::kCapture: return command_capture(line);
@@ -44,7 +45,7 @@ int main(int argc, char** argv) {
   int own_failure = 1;
   try {
     const ParsedLine line = parse_command_line(argc, argv);
-    if (line.verb == Verb::kRun) own_failure = kOwnFailure;
+    if (line.verb == Verb::kRun || line.verb == Verb::kWith) own_failure = kOwnFailure;
     return finish_output(run_verb(line));
   } catch (const std::bad_alloc&) {
     return complain("no memory is left (ulimit -v, or the machine's)", own_failure);

@@ -16,7 +16,7 @@
 
 namespace weft::tools {
 
-enum class Verb { kNone, kUp, kDaemon, kRun, kEnv, kShow, kCapture, kDemo, kDown, kDoctor, kPort };
+enum class Verb { kNone, kUp, kDaemon, kRun, kWith, kEnv, kShow, kCapture, kDemo, kDown, kDoctor, kPort };
 
 /// What a fabric is built from, as `weft up` takes it and passes it on to its daemon.
 struct FabricSettings {
@@ -40,7 +40,7 @@ struct ParsedLine {
   bool foreground = false;
   int ready_fd = -1;                 ///< daemon
   std::string host;                  ///< run, env; port: with "/1" for its second NIC
-  std::vector<std::string> command;  ///< run
+  std::vector<std::string> command;  ///< run, with
   bool shared_tcp = false;           ///< run, env
   std::string format = "shell";      ///< env
   std::string what;                  ///< show; port: down or up
@@ -51,7 +51,7 @@ struct ParsedLine {
 };
 
 inline constexpr int kUsageError = 2;
-inline constexpr int kOwnFailure = 125;  ///< of `run`, whose exit code is the program's otherwise
+inline constexpr int kOwnFailure = 125;  ///< of `run` and `with`, whose exit code is the program's otherwise
 
 ParsedLine parse_command_line(int argc, const char* const* argv);
 

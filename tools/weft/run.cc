@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `weft run` and `weft env`: a program in the place of a host's.
+// `weft run`, `weft with` and `weft env`: a program in the place of a host's.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,6 +14,7 @@
 #include "tools/weft/commands.h"
 #include "tools/weft/control_client.h"
 #include "tools/weft/launch.h"
+#include "tools/weft/private_fabric.h"
 #include "tools/weft/process_setup.h"
 #include "tools/weft/text_output.h"
 
@@ -37,10 +38,10 @@ void forward_signals() {
   for (const int signal : kPassedOn) sigaction(signal, &action, nullptr);
 }
 
-[[noreturn]] void become_program(const ParsedLine& line, const Environment& environment, const sigset_t& mask, pid_t parent) {
+[[noreturn]] void become_program(const std::vector<std::string>& command, const Environment& environment, const sigset_t& mask, pid_t parent) {
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
   std::vector<char*> argv;
-  for (const std::string& argument : line.command) argv.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   sigprocmask(SIG_SETMASK, &mask, nullptr);
   undo_process_setup();
@@ -98,27 +99,25 @@ void tell_if_nothing_opened(const RunFolder& folder, uint64_t run_id, const Ende
 
 }  // namespace
 
-int command_run(const ParsedLine& line) {
-  Outcome<RunFolder> folder = find_run_folder(line.name);
-  if (!folder) return complain(folder.error(), kOwnFailure);
-  auto client = ControlClient::connect(*folder);
+int run_as_host(const RunFolder& folder, const std::string& host, const ParsedLine& line) {
+  auto client = ControlClient::connect(folder);
   if (!client) return complain(client.error(), kOwnFailure);
-  if (std::string error = check_host(**client, line.host); !error.empty()) return complain(error, kOwnFailure);
+  if (std::string error = check_host(**client, host); !error.empty()) return complain(error, kOwnFailure);
   client->reset();
   const uint64_t run_id = new_run_id();
-  Outcome<Environment> environment = host_environment(*folder, line.host, run_id, line.command[0]);
+  Outcome<Environment> environment = host_environment(folder, host, run_id, line.command[0]);
   if (!environment) return complain(environment.error(), kOwnFailure);
   if (line.shared_tcp) environment->emplace_back("WEFT_SHARED_TCP", "1");
 
   note_nested_run();
-  const RunNotes notes(*folder, run_id);
+  const RunNotes notes(folder, run_id);
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);  // no signal is lost between fork and the handlers
   const pid_t self = getpid();
   const pid_t child = fork();
-  if (child == 0) become_program(line, *environment, before, self);
+  if (child == 0) become_program(line.command, *environment, before, self);
   if (child < 0) return complain("cannot start a process: " + error_text(errno), kOwnFailure);
   child_pid = child;
   forward_signals();
@@ -127,8 +126,23 @@ int command_run(const ParsedLine& line) {
   const int code = exit_code_of(child, run.last_name);
   child_pid = 0;
   run.notes = notes.read();
-  if (code != 127 && code != 126) tell_if_nothing_opened(*folder, run_id, run);
+  if (code != 127 && code != 126) tell_if_nothing_opened(folder, run_id, run);
   return code;
+}
+
+int command_run(const ParsedLine& line) {
+  Outcome<RunFolder> folder = find_run_folder(line.name);
+  if (!folder) return complain(folder.error(), kOwnFailure);
+  return run_as_host(*folder, line.host, line);
+}
+
+int command_with(const ParsedLine& line) {
+  // Several at once, also below each other, do not meet.
+  Outcome<RunFolder> folder = find_run_folder("with-" + std::to_string(getpid()));
+  if (!folder) return complain(folder.error(), kOwnFailure);
+  PrivateFabric fabric(*folder);
+  if (std::string error = fabric.start(line.fabric); !error.empty()) return complain(error, kOwnFailure);
+  return run_as_host(*folder, "h0", line);
 }
 
 int command_env(const ParsedLine& line) {

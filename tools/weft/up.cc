@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,8 +37,12 @@ std::vector<std::string> daemon_arguments(const RunFolder& folder, const FabricS
 }
 
 /// In the child: becomes the daemon. A daemon started inside `weft run` must not be a host's program itself.
-[[noreturn]] void become_daemon(std::vector<std::string> arguments, int ready_fd) {
+[[noreturn]] void become_daemon(std::vector<std::string> arguments, int ready_fd, pid_t starter) {
   setsid();
+  if (starter != 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != starter) _exit(1);
+  }
   for (const char* name : {"LD_PRELOAD", "WEFT_RUN", "WEFT_HOST", "WEFT_RUN_ID", "WEFT_SHARED_TCP"}) unsetenv(name);
   fcntl(ready_fd, F_SETFD, 0);
   std::vector<char*> argv;
@@ -89,9 +94,10 @@ int complain(const std::string& text, int code) {
   return code;
 }
 
-std::string start_fabric(const RunFolder& folder, const FabricSettings& settings) {
+std::string start_fabric(const RunFolder& folder, const FabricSettings& settings, Lifetime lifetime) {
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) return "cannot make a pipe: " + error_text(errno);
+  const pid_t starter = lifetime == Lifetime::kWithStarter ? getpid() : 0;
   const pid_t child = fork();
   if (child < 0) {
     const std::string error = "cannot start the daemon: " + error_text(errno);
@@ -99,7 +105,7 @@ std::string start_fabric(const RunFolder& folder, const FabricSettings& settings
     close(ready[1]);
     return error;
   }
-  if (child == 0) become_daemon(daemon_arguments(folder, settings, ready[1]), ready[1]);
+  if (child == 0) become_daemon(daemon_arguments(folder, settings, ready[1]), ready[1], starter);
   close(ready[1]);
   std::string answer = read_all(ready[0]);
   close(ready[0]);

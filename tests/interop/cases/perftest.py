@@ -28,19 +28,27 @@ OTHER_TOOLS = (("ib_send_bw", "UC"), ("ib_send_lat", "UC"), ("ib_send_bw", "UD")
                ("ib_write_bw", "UC"), ("ib_write_lat", "UC"))
 ALL_TOOLS = tuple((tool, "RC") for tool in RC_TOOLS) + OTHER_TOOLS
 
+SLOWEST_FRAMES_A_SECOND = 80000
+
 
 class Run:
     """One invocation of a tool and what its table must show."""
 
     def __init__(self, tool, transport="RC", mtu=1024, qps=1, events=False, size="all", hosts=CROSS,
-                 iterations=CI_ITERATIONS, extra=(), env=None, timeout=60):
+                 iterations=CI_ITERATIONS, extra=(), env=None, timeout=None):
         self.tool, self.transport, self.mtu, self.qps, self.events = tool, transport, mtu, qps, events
         self.size, self.hosts, self.iterations = size, hosts, iterations
-        self.extra, self.env, self.timeout = list(extra), env, timeout
+        self.extra, self.env = list(extra), env
+        self.timeout = timeout or self.patience()
 
     @property
     def kind(self):
         return self.tool.rsplit("_", 1)[1]
+
+    def patience(self):
+        """A minute, or as long as the frames take on a loaded machine: 16 QPs at MTU 256 are 21 million."""
+        frames = sum(self.sizes()) / self.mtu * (self.iterations or DEFAULT_WRITE_BW_ITERATIONS) * self.qps
+        return max(60, frames / SLOWEST_FRAMES_A_SECOND)
 
     def argv(self):
         argv = [self.tool, "-F", "-c", self.transport, "-m", str(self.mtu)]

@@ -28,6 +28,16 @@ TEST_CASE("The name of a fabric comes before or after the verb, or from the envi
   unsetenv("WEFT_NAME");
 }
 
+TEST_CASE("with takes what up takes, and a command") {
+  const ParsedLine line = parse({"with", "--hosts", "4", "--drop", "1%", "--", "ctest", "--hosts", "x"});
+  REQUIRE(line.verb == Verb::kWith);
+  CHECK(line.fabric.hosts == 4);
+  CHECK(line.fabric.drop == "1%");
+  CHECK(line.command == Words{"ctest", "--hosts", "x"});
+  CHECK(parse({"with"}).exit_code == kUsageError);
+  CHECK(parse({"with", "ctest"}).exit_code == kUsageError);
+}
+
 TEST_CASE("port takes a NIC and what becomes of it") {
   const ParsedLine line = parse({"port", "h0/1", "down"});
   REQUIRE(line.verb == Verb::kPort);
