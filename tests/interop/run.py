@@ -44,7 +44,7 @@ def arguments():
     parser.add_argument("--list", action="store_true", help="print the names and do nothing")
     parser.add_argument("--no-user", action="store_true", help="as root: leave out the part as an ordinary user")
     parser.add_argument("--lanes", type=int, default=2, metavar="N",
-                        help="sweeps over all sizes run N at a time: perftest calibrates its clock before every size and "
+                        help="perftest cells run N at a time: perftest calibrates its clock before every size and "
                              "mostly waits (default 2)")
     parser.add_argument("-x", dest="stop_early", action="store_true", help="stop at the first failure")
     return parser.parse_args()
@@ -125,8 +125,8 @@ def main():
     runner = Runner(context)
     runner.stop_early = options.stop_early
     try:
-        runner.run([case for case in cases if "sweep" not in case.tags])
-        runner.run_in_lanes([case for case in cases if "sweep" in case.tags], options.lanes, make_context)
+        runner.run([case for case in cases if "lane" not in case.tags])
+        runner.run_in_lanes([case for case in cases if "lane" in case.tags], options.lanes, make_context)
         context.close()
         if as_user and not (options.stop_early and runner.failed):
             pwd.getpwnam(ORDINARY_USER)

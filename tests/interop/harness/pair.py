@@ -27,7 +27,7 @@ def run_tool(fabric, argv, hosts=CROSS, timeout=60, env=None, port_flag="-p"):
     return server, client
 
 
-NUMBER = r"([0-9.]+|inf)"
+NUMBER = r"([0-9.]+|inf|-?nan)"  # the deviation of a few equal times can be the root of less than nothing
 ROW = re.compile(r"^\s*(\d+)\s+(\d+)((?:\s+" + NUMBER + r")+)\s*$")
 
 
