@@ -128,15 +128,15 @@ void ControlService::fill_hosts(control::HostList& list) const {
 control::Reply ControlService::set_port(const control::SetPort& request) {
   for (uint32_t h = 0; h < fabric_.addresses().hosts(); ++h) {
     for (uint32_t n = 0; n < fabric_.addresses().nics(); ++n) {
-      const std::string place = n == 0 ? host_name(h) : host_name(h) + "/" + std::to_string(n);
-      if (place != request.place()) continue;
+      const bool first = n == 0 && request.place() == host_name(h);
+      if (!first && request.place() != host_name(h) + "/" + std::to_string(n)) continue;
       fabric_.set_port(h, n, request.up());
       control::Reply reply = new_reply();
       reply.mutable_set_port();
       return reply;
     }
   }
-  return error_reply(ENOENT, "there is no NIC '" + request.place().substr(0, 64) + "'; write h0 for a host's first NIC, h0/1 for its second");
+  return error_reply(ENOENT, "there is no NIC '" + request.place().substr(0, 64) + "'; write h0 or h0/0 for a host's first NIC, h0/1 for its second");
 }
 
 void ControlService::fill_qp(control::Qp& qp, uint32_t host, uint32_t qpn, const host::QpRecord& record) const {

@@ -68,15 +68,15 @@ void add_run(CLI::App& app, ParsedLine& line) {
               "  weft run h0 -- ibv_devinfo\n"
               "  weft run h0 -- bash\n"
               "The exit code is the program's; 125 when weft itself failed. If nothing opened an RDMA device, a line on\n"
-              "stderr says why.");
+              "stderr says why. With WEFT_EXPLAIN=1 libweft says on the program's stderr why a request failed.");
   run->add_option("host", line.host, "A host of the fabric, such as h0")->required();
   const char* about_shared_tcp = "The program's TCP and UDP ports are the machine's, not the host's own";
   run->add_flag("--shared-tcp", line.shared_tcp, about_shared_tcp);
 
   CLI::App* with = app.add_subcommand("with", "Run a command as h0 of a fabric of its own, which ends with it");
-  with->footer("For tests, several at a time too: nothing is left behind, stdout is the command's alone, its exit code is kept.\n"
+  with->footer("For tests, several at a time too: no fabric is left behind, stdout is the command's alone, its exit code is kept.\n"
                "  weft with -- ctest\n"
-               "  weft with --hosts 4 --drop 1% -- sh -c 'weft run h1 -- ./server & ./client h1'\n"
+               "  weft with --hosts 4 --drop 1% -- sh -c 'weft run h1 -- ./server & sleep 1; ./client h1'\n"
                "Inside, `weft run h1 -- …` and the other verbs mean this fabric without a --name.");
   add_fabric_options(*with, line);
 
@@ -91,6 +91,11 @@ void add_run(CLI::App& app, ParsedLine& line) {
 
 void add_watchers(CLI::App& app, ParsedLine& line) {
   CLI::App* show = app.add_subcommand("show", "Show what is in the fabric");
+  show->footer("  hosts     hosts, their NICs and addresses, the programs that opened one\n"
+               "  ports     packets, bytes, queues, drops of the switch's ports\n"
+               "  links     the same of each direction of a link\n"
+               "  qps       queue pairs, and why those in error are; also those that ended in error and are gone\n"
+               "  metrics   every counter of the fabric, as name{labels} value");
   show->add_option("what", line.what, "hosts, ports, links, qps or metrics")
       ->required()
       ->check(CLI::IsMember({"hosts", "ports", "links", "qps", "metrics"}));
@@ -110,7 +115,7 @@ void add_port(CLI::App& app, ParsedLine& line) {
   CLI::App* port = app.add_subcommand("port", "Take the port of a NIC down, or bring it up again");
   port->footer("  weft port h0 down\n  weft port h0/1 up     the second NIC of h0\n"
                "Frames on its link are lost meanwhile. Programs get PORT_ERR, and PORT_ACTIVE and GID_CHANGE when it is back.");
-  port->add_option("nic", line.host, "A host, for its first NIC, or HOST/NUMBER")->required();
+  port->add_option("nic", line.host, "A host, for its first NIC, or HOST/NUMBER: h0/0 is its rxe0")->required();
   port->add_option("state", line.what, "down or up")->required()->check(CLI::IsMember({"down", "up"}));
 }
 
@@ -201,6 +206,8 @@ ParsedLine parse_command_line(int argc, const char* const* argv) {
       return line;
     }
     const auto chosen = app.get_subcommands();
+    const std::vector<std::string> strangers = app.remaining();
+    if (chosen.empty() && !strangers.empty()) return failed("weft: there is no verb '" + strangers.front() + "'; see: weft --help");
     const std::string verb = chosen.empty() ? "" : " " + chosen.front()->get_name();
     return failed(std::string("weft") + verb + ": " + error.what() + "; see: weft" + verb + " --help");
   }

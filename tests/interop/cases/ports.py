@@ -61,7 +61,7 @@ def late(context):
         fabric.call("port", "h0", "down").expect_exit(0)
         process = fabric.start("h0", [context.program("port_events"), "2"])
         process.wait_output(f"ready {DOWN}", 20)
-        fabric.call("port", "h0", "up").expect_exit(0)
+        fabric.call("port", "h0/0", "up").expect_exit(0)
         process.wait(20).expect_exit(0)
 
 

@@ -47,6 +47,13 @@ TEST_CASE("port takes a NIC and what becomes of it") {
   CHECK(parse({"port", "h0"}).exit_code == kUsageError);
 }
 
+TEST_CASE("A verb that there is not is named") {
+  CHECK(parse({"stat"}).text.find("there is no verb 'stat'") != std::string::npos);
+  CHECK(parse({"--name", "a", "stat", "h0"}).text.find("there is no verb 'stat'") != std::string::npos);
+  CHECK(parse({"stat"}).exit_code == kUsageError);
+  CHECK(parse({"--name", "a"}).exit_code == kUsageError);
+}
+
 TEST_CASE("up takes what a fabric is made of") {
   const ParsedLine line = parse({"up", "--hosts", "8", "--nics", "2", "--seed", "42", "--drop", "0.5%", "--force-icrc", "--foreground"});
   REQUIRE(line.verb == Verb::kUp);
