@@ -39,8 +39,8 @@ def arguments():
     parser.add_argument("--full", action="store_true", help="every MTU")
     parser.add_argument("--diagonal", action="store_true", help="each tool once with its default iterations")
     parser.add_argument("-k", dest="match", action="append", help="only cases whose name contains this; repeatable")
-    parser.add_argument("--tag", help="only cases of this group: perftest, programs, host-view, faults, hostile, "
-                                      "capture, daemon")
+    tags = {tag for module in MODULES for case in module.cases() for tag in case.tags} - {"ci", "full", "diagonal", "user"}
+    parser.add_argument("--tag", choices=sorted(tags), metavar="GROUP", help=f"only cases of this group: {', '.join(sorted(tags))}")
     parser.add_argument("--list", action="store_true", help="print the names and do nothing")
     parser.add_argument("--no-user", action="store_true", help="as root: leave out the part as an ordinary user")
     parser.add_argument("--lanes", type=int, default=2, metavar="N",
