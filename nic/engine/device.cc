@@ -214,7 +214,7 @@ void Device::peer_gone(const GidBytes& gid, uint32_t qpn, Instant now) {
     RcMachines* rc = qp != nullptr ? qp->rc() : nullptr;
     if (rc == nullptr || qp->now_state() < QpState::kReadyToSend || qp->now_state() == QpState::kError) continue;
     if (qp->attributes.dest_qpn != qpn || qp->route.dgid != gid) continue;
-    rc->requester.on_notice(now);
+    rc->requester.on_notice(now, PathTrouble::kNobodyThere);
     if (qp->last_notice != attach::NoticeReason::kPeerDied) qp->last_notice = attach::NoticeReason::kNoSuchQpn;
     timers_.schedule(i, rc->requester.next_deadline());
   }
@@ -230,6 +230,8 @@ void Device::take_notices(Instant now) {
 
 void Device::apply_notice(const attach::Notice& notice, Instant now) {
   const bool everybody = notice.reason == attach::NoticeReason::kOverflow;
+  const bool nobody_there =
+      notice.reason == attach::NoticeReason::kPeerDied || notice.reason == attach::NoticeReason::kNoSuchQpn;
   // A process that dies takes its whole range of QPNs along.
   const uint32_t mask = notice.reason == attach::NoticeReason::kPeerDied ? ~qpn_mask_ : ~0u;
   const uint32_t scan = qps_.high_water();
@@ -240,7 +242,10 @@ void Device::apply_notice(const attach::Notice& notice, Instant now) {
     const bool to_peer =
         qp->route.peer_ipv4 == notice.address && ((qp->attributes.dest_qpn ^ notice.qpn) & mask & kQpnMask) == 0;
     if (!everybody && !to_peer && notice.qpn != qp->qpn) continue;
-    rc->requester.on_notice(now);
+    const bool later = to_peer && !everybody && notice.psn_first != rc->requester.oldest_psn();
+    rc->requester.on_notice(now, nobody_there ? PathTrouble::kNobodyThere
+                                 : later      ? PathTrouble::kLaterFrameLost
+                                              : PathTrouble::kFrameLost);
     qp->last_notice = notice.reason;
     timers_.schedule(i, rc->requester.next_deadline());
   }

@@ -37,7 +37,7 @@ void RcRequester::configure(const RequesterConfig& config) {
   reads_out_ = backoff_ = 0;
   retries_left_ = config.retry_count;
   rnr_left_ = config.rnr_retry;
-  failed_ = flushed_ = error_taken_ = stop_ = noticed_ = placing_ = false;
+  failed_ = flushed_ = error_taken_ = stop_ = noticed_ = charge_ = lasting_ = placing_ = false;
   nak_counts_ = configured_ = true;
   timeout_ = ack_timeout(config.timeout);
   deadline_ = kNever;

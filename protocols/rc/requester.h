@@ -15,7 +15,7 @@
 //   payload of a frame it pulled: that work ends in `s` once all
 //                         earlier work has completed; nothing after it is sent
 //   flush()               the QP went to ERR: everything not completed completes as kFlushed
-//   on_notice(now)        the fabric knows of a loss or a death on this path since the last progress (patient timers)
+//   on_notice(now, kind)  the fabric knows of a loss or a death on this path since the last progress (patient timers)
 //   failed()              a completion other than success was produced: the engine moves the QP to ERR
 //
 // Work is numbered from 0 since configure(). Time: picoseconds, an argument. No allocation after configure(). Not
@@ -29,7 +29,8 @@
 // that is not what it should be (a PSN never sent, a response of the wrong length) is dropped and counted in stats().
 //
 // Patient (DECISIONS 12): a timeout without on_notice() since the last progress costs nothing and resends one packet as
-// a probe, after T, 2T, 4T, then every 8T.
+// a probe, after T, 2T, 4T, then every 8T. A frame that was lost, the oldest or an answer, explains one timeout, but not
+// those after it, whose own frames arrived; a death explains them all.
 #pragma once
 
 #include <array>
@@ -67,6 +68,13 @@ struct RequesterStats {
   uint32_t malformed = 0;
 };
 
+/// What the fabric knows of a path.
+enum class PathTrouble : uint8_t {
+  kLaterFrameLost,  ///< not the oldest request: one that arrived would have been answered all the same
+  kFrameLost,       ///< the oldest request that was not acknowledged, or an answer
+  kNobodyThere,     ///< there is nobody to answer
+};
+
 /// Why failed(): for the people who ask. Meaningful for the statuses that the peer or its silence causes.
 struct RequesterFailure {
   WorkStatus status = WorkStatus::kSuccess;
@@ -95,7 +103,7 @@ class RcRequester {
   Placement on_response(Instant now, const TransportHeader& header, uint32_t payload_bytes);
   void placed(Instant now, bool ok);
   void on_timer(Instant now);
-  void on_notice(Instant now);
+  void on_notice(Instant now, PathTrouble kind = PathTrouble::kFrameLost);
   void fail(Instant now, WorkNumber work, WorkStatus status);
   void flush();
   bool next_completion(SendCompletion& out);
@@ -182,6 +190,8 @@ class RcRequester {
   bool error_taken_ = false;
   bool stop_ = false;       ///< nothing from stop_work_ on is sent; it ends in stop_status_
   bool noticed_ = false;    ///< the fabric reported a loss since the last progress
+  bool charge_ = false;     ///< patient: the next timeout counts
+  bool lasting_ = false;    ///< patient: all of them do
   bool nak_counts_ = true;  ///< a NAK for una_ has not caused a retry yet
   bool placing_ = false;    ///< a Placement is with the engine
   WorkStatus stop_status_ = WorkStatus::kSuccess;

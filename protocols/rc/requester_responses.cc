@@ -113,7 +113,7 @@ void RcRequester::made_progress(Instant now) {
   retries_left_ = config_.retry_count;
   rnr_left_ = config_.rnr_retry;
   backoff_ = 0;
-  noticed_ = false;
+  noticed_ = charge_ = lasting_ = false;
   nak_counts_ = true;
   window_ = config_.window_packets;
   rnr_until_ = Instant::min();
@@ -176,7 +176,13 @@ void RcRequester::on_rnr_nak(Instant now, LinearPsn psn, uint8_t timer) {
     --rnr_left_;
   }
   rewind();
-  noticed_ = false;
+  noticed_ = charge_ = lasting_ = false;
+  // The peer answers: what was lost before says nothing of it. Its answers have a budget of their own.
+  if (config_.patient) {
+    retries_left_ = config_.retry_count;
+    backoff_ = 0;
+    window_ = config_.window_packets;
+  }
   rnr_until_ = now + rnr_delay(timer);
 }
 
@@ -308,7 +314,7 @@ void RcRequester::on_timer(Instant now) {
   }
   nak_counts_ = true;
   count(NicCounter::kAckTimeout);
-  if (config_.patient && !noticed_) {
+  if (config_.patient && !charge_) {
     // Nobody knows of a loss: the peer may be stopped or waiting for a processor. One packet asks how it is.
     ++stats_.probes;
     backoff_ = std::min<uint8_t>(static_cast<uint8_t>(backoff_ + 1), kMaxBackoff);
@@ -320,12 +326,15 @@ void RcRequester::on_timer(Instant now) {
   if (timed_out_psn_ != una_) timeouts_of_psn_ = 0;
   timed_out_psn_ = una_;
   ++timeouts_of_psn_;
+  charge_ = lasting_;
   retry();
 }
 
-void RcRequester::on_notice(Instant now) {
+void RcRequester::on_notice(Instant now, PathTrouble kind) {
   if (stopped() || done_ == tail_) return;
   noticed_ = true;
+  if (kind != PathTrouble::kLaterFrameLost) charge_ = true;
+  if (kind == PathTrouble::kNobodyThere) lasting_ = true;
   backoff_ = 0;
   if (outstanding() && timeout_ != Duration::max()) deadline_ = std::min(deadline_, now + timeout_);
 }

@@ -254,6 +254,79 @@ TEST_CASE("patient: a notice arms the deadline and makes timeouts count") {
   REQUIRE(r.failed());
 }
 
+TEST_CASE("patient: a lost frame explains one timeout, a death all of them") {
+  const bool death = GENERATE(false, true);
+  RcRequester r;
+  RequesterConfig c;
+  c.timeout = 10;
+  c.retry_count = 2;
+  r.configure(c);
+  Instant now{};
+  SendWork w;
+  w.length = 10;
+  r.post(w);
+  OutFrame f;
+  REQUIRE(r.pull(now, f));
+  r.on_notice(now, death ? PathTrouble::kNobodyThere : PathTrouble::kFrameLost);
+  // The first frame is gone; its repetitions are not, but the peer is not scheduled.
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE_FALSE(r.failed());
+    now = r.next_deadline();
+    r.on_timer(now);
+    REQUIRE(r.pull(now, f) != (death && i == 2));
+  }
+  REQUIRE(r.failed() == death);
+  if (death) return;
+  CHECK(r.stats().timeouts == 1);
+  CHECK(r.stats().probes == 2);
+  for (int i = 0; i < 3; ++i) {
+    r.on_notice(now, PathTrouble::kLaterFrameLost);
+    now = r.next_deadline();
+    r.on_timer(now);
+    REQUIRE(r.pull(now, f));
+  }
+  CHECK(r.stats().timeouts == 1);
+  // Two more of its frames are lost: the budget of two is used up.
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE_FALSE(r.failed());
+    r.on_notice(now);
+    now = r.next_deadline();
+    r.on_timer(now);
+    if (i == 0) REQUIRE(r.pull(now, f));
+  }
+  CHECK(r.failed());
+  CHECK(r.failure().noticed);
+}
+
+TEST_CASE("patient: a receiver that is not ready is alive, whatever was lost between its answers") {
+  RcRequester r;
+  RequesterConfig c;
+  c.timeout = 10;
+  c.retry_count = 1;
+  c.rnr_retry = 7;
+  r.configure(c);
+  Instant now{};
+  SendWork w;
+  w.length = 10;
+  r.post(w);
+  OutFrame f;
+  REQUIRE(r.pull(now, f));
+  for (int i = 0; i < 5; ++i) {
+    r.on_notice(now);
+    now = r.next_deadline();
+    r.on_timer(now);
+    REQUIRE(r.pull(now, f));
+    TransportHeader h;
+    h.opcode = Opcode::kRcAcknowledge;
+    h.aeth.syndrome = kSyndromeRnr | 1;
+    r.on_response(now, h, 0);
+    now = r.next_deadline();
+    r.on_timer(now);
+    REQUIRE(r.pull(now, f));
+    REQUIRE_FALSE(r.failed());
+  }
+}
+
 TEST_CASE("patient: a probe is one packet; its acknowledge opens the window again") {
   RcRequester r;
   RequesterConfig c;
