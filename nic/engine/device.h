@@ -243,6 +243,8 @@ class Device {
   void handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
   void handle_multicast(const RoceFrame& frame, const attach::ReceivedFrame& raw, Instant now);
   void note_established(QueuePair& qp);
+  void end_refused(QueuePair& qp, const Demand& demand);
+  void end_failed_read(QueuePair& qp, const OutFrame& frame, Instant now);
   void count_request(Need need);
   Outcome perform(QueuePair& qp, const Demand& demand, const uint8_t* payload, uint64_t& original);
   Outcome place_send(QueuePair& qp, const Demand& demand, const uint8_t* payload);

@@ -150,9 +150,11 @@ void Device::explain_refusal(QueuePair& qp, const Demand& demand) {
   } else if ((qp.attributes.access & rights) != rights) {
     report.refusal = "the QP's access flags do not allow it";
   } else if (rights != 0) {
-    report.refusal = qp.access_error ? refusal(demand.rkey, demand.va, demand.message_bytes, rights, qp) : "misaligned";
+    // The first packet is judged for the whole message; one after it was let in, and fails by itself.
+    const uint64_t bytes = demand.first ? demand.message_bytes : demand.length;
+    report.refusal = qp.access_error ? refusal(demand.rkey, demand.va, bytes, rights, qp) : "misaligned";
     report.key = demand.rkey;
-    report.address = demand.va;
+    report.address = demand.va - (demand.first ? 0 : demand.offset);
     report.length = demand.message_bytes;
   } else {
     report.refusal = "no receive request could take it";

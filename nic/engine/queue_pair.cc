@@ -68,6 +68,7 @@ QueuePair* Device::create_qp(const QpSetup& setup) {
 }
 
 void Device::destroy_qp(QueuePair& qp, Instant now) {
+  qp.async = nullptr;  // its last answers may fail; whoever waits for its events has counted them
   if (RcMachines* rc = qp.rc(); rc != nullptr && !dead() && qp.now_state() != QpState::kError) {
     for (uint32_t i = 0; i < kFarewells && rc->responder.owes_acknowledge(); ++i) {
       serve_answers(qp, now, kAnswersAtOnce);

@@ -118,15 +118,34 @@ void Device::handle_rc(QueuePair& qp, const RoceFrame& frame, const uint8_t* pay
       if (outcome == Outcome::kDone) note_established(qp);
     }
     if (rc.responder.fatal() && !qp.ending) {
-      qp.ending = true;
-      // Only what no completion tells is an event. IBTA Vol 1, 11.6.3.2.
-      const uint32_t event = qp.access_error ? kEventQpAccessError : kEventQpRequestError;
-      if (!qp.receive_told) explain_refusal(qp, demand);
-      if (!qp.receive_told) raise(qp.async, qp.user_handle, event, qp.async_queued);
+      end_refused(qp, demand);
       activate(qp);
     }
   }
   if (qp.now_state() != QpState::kError && has_more(qp, now)) activate(qp);
+}
+
+/// The connection ends once the NAK is out. Only what no completion tells is an event. IBTA Vol 1, 11.6.3.2.
+void Device::end_refused(QueuePair& qp, const Demand& demand) {
+  qp.ending = true;
+  if (qp.receive_told) return;
+  explain_refusal(qp, demand);
+  raise(qp.async, qp.user_handle, qp.access_error ? kEventQpAccessError : kEventQpRequestError, qp.async_queued);
+}
+
+/// The memory, its key or its window went while a READ of it was answered.
+void Device::end_failed_read(QueuePair& qp, const OutFrame& frame, Instant now) {
+  qp.rc()->responder.read_failed(now);
+  if (qp.ending) return;
+  qp.access_error = true;
+  qp.receive_told = false;
+  Demand demand;
+  demand.need = Need::kStartRead;
+  demand.first = true;
+  demand.rkey = frame.rkey;
+  demand.va = frame.va;
+  demand.length = demand.message_bytes = frame.payload_bytes;
+  end_refused(qp, demand);
 }
 
 /// The program has not seen the connection come up when the first message is already there. IBTA Vol 1, 11.6.3.1.

@@ -151,7 +151,7 @@ uint32_t Device::serve_answers(QueuePair& qp, Instant now, uint32_t budget) {
       port_.abandon(slot);
       break;
     }
-    if (!emit(qp, qp.route, frame, slot)) responder.read_failed(now);
+    if (!emit(qp, qp.route, frame, slot)) end_failed_read(qp, frame, now);
     ++sent;
   }
   if (responder.fatal()) qp.ending = true;

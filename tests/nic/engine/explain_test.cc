@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nic/engine/explain.h"
 
+#include <sys/mman.h>
+
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -102,6 +104,33 @@ TEST_CASE("A wrong key: what was refused, on both sides", "[nic][explain]") {
   CHECK(b.address == p.remote_addr);
   CHECK(std::string(b.action) == "WRITE");
   CHECK(std::string(b.refusal) == why);
+}
+
+TEST_CASE("Memory that goes in the middle of a message: the event and the words are those of a refusal", "[nic][explain]") {
+  Rig rig(2);
+  Traffic t(rig);
+  const uint32_t opcode = GENERATE(uint32_t{kWrite}, uint32_t{kRead});
+  auto* at = static_cast<uint8_t*>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(at != MAP_FAILED);
+  Post p = t.work(opcode, 8192);
+  p.remote_addr = reinterpret_cast<uint64_t>(at);
+  p.rkey = t.b.reg_mr(at, 8192).rkey;
+  munmap(at + 4096, 4096);
+  t.a.post(t.a_qp, p);
+  expect_wc(rig, t.a, t.a_cq, 5, kRemAccess);
+  munmap(at, 4096);
+  const ErrorReport b = t.only(1);
+  CHECK(b.side == ErrorSide::kResponder);
+  CHECK(b.key == p.rkey);
+  CHECK(std::string(b.action) == (opcode == kRead ? "READ" : "WRITE"));
+  CHECK(std::string(b.refusal) == "the memory is not mapped");
+  if (opcode == kWrite) CHECK(b.address == p.remote_addr);
+  if (opcode == kRead) CHECK(b.address == p.remote_addr + 4096);
+  ib_uverbs_async_event_desc event = {};
+  REQUIRE(recv(t.b.async_fd, &event, sizeof event, MSG_DONTWAIT) == 16);
+  CHECK(event.event_type == 3);  // QP_ACCESS_ERR
+  CHECK(event.element == t.b_qp.user_handle);
+  CHECK(recv(t.b.async_fd, &event, sizeof event, MSG_DONTWAIT) < 0);
 }
 
 TEST_CASE("Local errors name the entry of the scatter list", "[nic][explain]") {
