@@ -78,6 +78,7 @@ long Context::register_mr(const Command& c, Instant now) {
   const auto& in = *c.request<ib_uverbs_reg_mr>();
   if (const long error = check_access(in.access_flags); error != 0) return error;
   if (const long error = check_range(in.start, in.length, in.hca_va); error != 0) return error;
+  if (const long error = check_rights(in.start, in.length, in.access_flags); error != 0) return error;
   nic::CommandSection section(device_, now);
   uint32_t pd = 0;
   if (!find_pd(in.pd_handle, pd)) return -EINVAL;

@@ -25,6 +25,8 @@ long check_rereg(const ib_uverbs_rereg_mr& in) {
   if ((in.flags & ~kReregKnown) != 0) return -EOPNOTSUPP;
   if ((in.flags & kReregTranslation) != 0) {
     if (const long error = check_range(in.start, in.length, in.hca_va); error != 0) return error;
+    const uint32_t access = (in.flags & kReregAccess) != 0 ? in.access_flags : 0;
+    if (const long error = check_rights(in.start, in.length, access); error != 0) return error;
   }
   return (in.flags & kReregAccess) != 0 ? check_access(in.access_flags) : 0;
 }

@@ -45,6 +45,24 @@ TEST_CASE("REG_MR of memory that is not mapped is EFAULT, holes included", "[nic
   munmap(at + 8192, 4096);
 }
 
+TEST_CASE("REG_MR with rights that the memory does not give is EFAULT", "[nic][abi][mr]") {
+  Rig rig(1);
+  Client c(rig, 0);
+  auto* at = static_cast<uint8_t*>(mmap(nullptr, 12288, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const auto va = reinterpret_cast<uint64_t>(at);
+  Mr mr;
+  CHECK(c.try_reg_mr(at, 12288, 0, va, mr) == 48);
+  CHECK(c.try_reg_mr(at, 12288, 4, va, mr) == 48);  // remote read
+  for (const uint32_t writes : {1u, 1u | 2u, 1u | 8u, 16u}) CHECK(c.try_reg_mr(at, 12288, writes, va, mr) == -EFAULT);
+  mprotect(at, 8192, PROT_READ | PROT_WRITE);
+  CHECK(c.try_reg_mr(at, 8192, 1, va, mr) == 48);
+  CHECK(c.try_reg_mr(at, 8193, 1, va, mr) == -EFAULT);  // the last page
+  mprotect(at, 4096, PROT_NONE);
+  CHECK(c.try_reg_mr(at, 4096, 0, va, mr) == -EFAULT);
+  CHECK(c.try_reg_mr(at + 4096, 4096, 1, va + 4096, mr) == 48);
+  munmap(at, 12288);
+}
+
 TEST_CASE("A table full of regions says so and recovers", "[nic][abi][mr]") {
   Rig rig(1);
   Client c(rig, 0);
