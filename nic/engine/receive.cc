@@ -15,6 +15,8 @@ namespace {
 constexpr uint32_t kReceiveBudget = 64;
 constexpr uint32_t kReleaseBatch = 16;
 constexpr uint32_t kGrhBytes = 40;
+constexpr uint8_t kSlUdpIpv4 = 0xA;
+constexpr uint8_t kSlUdpIpv6 = 0x9;
 constexpr uint32_t kEventQpRequestError = 2;  // ibv_event_type
 constexpr uint32_t kEventQpAccessError = 3;
 constexpr uint32_t kEventCommEstablished = 4;
@@ -336,6 +338,9 @@ void Device::handle_ud(QueuePair& qp, const RoceFrame& frame, const attach::Rece
   }
   completion.byte_len = static_cast<uint32_t>(total);
   completion.with_grh = true;
+  // A datagram's completion tells which header the area holds (IBTA annex A17, A17.4.5.1). Where is left open; mlx5 does it
+  // in the service level, bit 3: UDP, bits 2-0: 1 IPv6, 2 IPv4, and UCX drops what does not say so.
+  completion.sl = frame.ipv4 ? kSlUdpIpv4 : kSlUdpIpv6;
   completion.with_immediate = frame.transport.opcode == Opcode::kUdSendOnlyImm;
   completion.immediate = frame.transport.immediate;
   completion.solicited = frame.transport.solicited;

@@ -23,6 +23,7 @@ using Gid = std::array<uint8_t, 16>;
 
 inline constexpr uint32_t kFabricNet = 0xC6120000;  ///< 198.18.0.0, RFC 2544
 inline constexpr uint32_t kMaxHosts = 4094;
+inline constexpr uint32_t kMaxNics = 32;  ///< of a host, and of a process
 inline constexpr uint32_t kGidCount = 2;
 inline constexpr uint32_t kGidTable = 16;      ///< entries of the table, most of them empty, as on every NIC
 inline constexpr uint32_t kMaxGidHoles = 64;

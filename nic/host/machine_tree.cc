@@ -68,7 +68,7 @@ std::string write_machine_tree(const std::string& folder, const MachineIdentity&
                                std::span<const NicIdentity> nics) {
   TreeWriter tree(folder);
   tree.file("/view", "host " + std::to_string(machine.host) + "\nhosts " + std::to_string(machine.hosts) + "\nnics " +
-                         std::to_string(nics.size()) + "\nloopback " + std::to_string(machine.loopback));
+                         std::to_string(machine.nics) + "\nloopback " + std::to_string(machine.loopback));
   for (const char* path : {"/etc", "/proc", "/proc/sys", "/proc/sys/kernel", "/proc/sys/kernel/random"})
     tree.directory(path);
   tree.file("/etc/hostname", machine.name);

@@ -24,6 +24,7 @@ struct MachineIdentity {
   std::string name;
   uint32_t host = 0;
   uint32_t hosts = 0;
+  uint32_t nics = 0;                  ///< of every host
   uint32_t loopback = 0;              ///< B of 127.B/16; 0: TCP is the machine's
   std::array<uint8_t, 16> entropy{};  ///< of the boot id
 };

@@ -43,14 +43,14 @@ void hint_up(const Settings& settings, Line& why) {
   if (settings.fabric[0] != '\0') why.add(" --name ").add(settings.fabric);
 }
 
-int connect_to_host(const Settings& settings, Line& why) {
+int connect_to_host(const Settings& settings, const char* host, Line& why) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   Text<sizeof address.sun_path> path;
-  path.add(settings.run).add("/hosts/").add(settings.host).add("/attach");
+  path.add(settings.run).add("/hosts/").add(host).add("/attach");
   why.clear();
   if (path.overflowed()) {
-    why.add("the path of the fabric's socket is too long: ").add(settings.run).add("/hosts/").add(settings.host);
+    why.add("the path of the fabric's socket is too long: ").add(settings.run).add("/hosts/").add(host);
     return -ENAMETOOLONG;
   }
   memcpy(address.sun_path, path.c_str(), path.size() + 1);
@@ -63,9 +63,9 @@ int connect_to_host(const Settings& settings, Line& why) {
   if (result == 0) return static_cast<int>(fd);
   raw::close(static_cast<int>(fd));
   const int error = static_cast<int>(-result);
-  why.add("cannot attach host ").add(settings.host).add(" at ").add(path.c_str());
+  why.add("cannot attach host ").add(host).add(" at ").add(path.c_str());
   if (error == EACCES || error == EPERM) {
-    why.add(": not allowed; its owner may type: weft up --share ").add(settings.host);
+    why.add(": not allowed; its owner may type: weft up --share ").add(host);
     return -EACCES;
   }
   why.add(error == ECONNREFUSED ? ": the fabric is gone" : ": no fabric there");
@@ -155,22 +155,38 @@ bool geometry_fits(const attach::Welcome& welcome) {
          welcome.port_bytes;
 }
 
+// The second host's rxe0 is the process's rxe1.
+void renumber(attach::Welcome& welcome, uint32_t nic) {
+  welcome.nic = nic;
+  Text<sizeof welcome.device> device;
+  device.add("rxe").number(nic);
+  memcpy(welcome.device, device.c_str(), device.size() + 1);
+}
+
 // Takes over the descriptors of one WELCOME. The memory ones are closed once mapped; the pipes stay.
 int take_welcome(Received& in, Attachment& out, Line& why) {
   const attach::Welcome& welcome = in.message.welcome;
+  Channel& channel = out.channels[out.channel_count - 1];
   const auto fd = [&in](WelcomeDescriptor which) { return in.fds[static_cast<uint32_t>(which)]; };
   if (in.fd_count != kDescriptors) {
     why.add("descriptors were lost on the way from the fabric; raise the limit (ulimit -n)");
     return EMFILE;
   }
-  const bool expected = welcome.nic == out.nic_count && welcome.nic_count >= 1 &&
+  const bool expected = welcome.nic == channel.nic_count && welcome.nic_count >= 1 &&
                         welcome.nic_count <= attach::kMaxNicsPerHost && welcome.nic < welcome.nic_count;
   if (welcome.version != attach::kAttachVersion || !expected || !geometry_fits(welcome)) {
     why.add("the fabric's daemon and libweft are of different versions; start both from one build");
     return EPROTO;
   }
-  AttachedNic& nic = out.nics[out.nic_count++];
+  if (out.nic_count == attach::kMaxNicsPerHost) {
+    why.add("the hosts ").add(settings().host).add(" have more NICs than one process can drive");
+    return ENOSPC;
+  }
+  AttachedNic& nic = out.nics[out.nic_count];
   nic.welcome = welcome;
+  nic.channel = out.channel_count - 1;
+  nic.number = channel.nic_count++;
+  renumber(nic.welcome, out.nic_count++);
   nic.memory_bytes = welcome.port_bytes;
   nic.memory =
       static_cast<uint8_t*>(map_descriptor(fd(WelcomeDescriptor::kPort), welcome.port_bytes, PROT_READ | PROT_WRITE));
@@ -202,12 +218,12 @@ int refused(const attach::Refused& message, Line& why) {
   return message.error > 0 && message.error < 4096 ? message.error : EACCES;
 }
 
-int handshake(int socket, const Settings& settings, Attachment& out, Line& why) {
+int handshake(int socket, const Settings& settings, const char* host, Attachment& out, Line& why) {
   const Instant deadline = read_clock() + kHandshakeLimit;
   int error = say_hello(socket, settings);
   Received in;
   uint32_t expected = 1;
-  while (error == 0 && out.nic_count < expected) {
+  while (error == 0 && out.channels[out.channel_count - 1].nic_count < expected) {
     error = receive(socket, deadline, in);
     if (error == 0 && in.message.head.type == MessageType::kRefused) {
       error = refused(in.message.refused, why);
@@ -224,19 +240,35 @@ int handshake(int socket, const Settings& settings, Attachment& out, Line& why) 
   if (error == ETIMEDOUT) {
     why.add(" does not answer; look at it with: weft show hosts");
   } else {
-    why.add(" hung up while host ").add(settings.host).add(" attached");
+    why.add(" hung up while host ").add(host).add(" attached");
     hint_up(settings, why);
   }
   return error == ETIMEDOUT ? ETIMEDOUT : ENODEV;
 }
 
+int attach_one(const Settings& settings, const char* host, Attachment& out, Line& why) {
+  if (out.channel_count == kMaxChannels) {
+    why.add("the list ").add(settings.host).add(" is longer than what one process can be");
+    return ENOSPC;
+  }
+  const int socket = connect_to_host(settings, host, why);
+  if (socket < 0) return -socket;
+  Channel& channel = out.channels[out.channel_count++];
+  channel.socket.store(socket);
+  channel.first_nic = out.nic_count;
+  return handshake(socket, settings, host, out, why);
+}
+
 }  // namespace
 
 int attach_to_host(const Settings& settings, Attachment& out, Line& why) {
-  const int socket = connect_to_host(settings, why);
-  if (socket < 0) return -socket;
-  out.socket.store(socket);
-  const int error = handshake(socket, settings, out, why);
+  int error = 0;
+  for (const char* at = settings.host; error == 0 && *at != '\0';) {
+    Text<kMaxHostName> host;
+    while (*at != ',' && *at != '\0') host.add(*at++);
+    if (*at == ',') ++at;
+    error = attach_one(settings, host.c_str(), out, why);
+  }
   if (error != 0) undo_attach(out);
   return error;
 }
@@ -246,7 +278,11 @@ void undo_attach(Attachment& attachment) {
     const int value = fd.exchange(-1);
     if (value >= 0) raw::close(value);
   };
-  close_held(attachment.socket);
+  for (uint32_t i = 0; i < attachment.channel_count; ++i) {
+    close_held(attachment.channels[i].socket);
+    attachment.channels[i].nic_count = 0;
+  }
+  attachment.channel_count = 0;
   for (uint32_t i = 0; i < attachment.nic_count; ++i) {
     AttachedNic& nic = attachment.nics[i];
     close_held(nic.kick_read);

@@ -81,6 +81,10 @@ bool Guest::drain_kicks() {
 }
 
 void Guest::receive_messages() {
+  for (uint32_t i = 0; i < attachment_.channel_count; ++i) receive_from(attachment_.channels[i]);
+}
+
+void Guest::receive_from(const Channel& channel) {
   union {
     attach::MessageHead head;
     attach::Resolved resolved;
@@ -89,7 +93,7 @@ void Guest::receive_messages() {
     uint8_t bytes[attach::kMessageBytes];
   } message;
   for (;;) {
-    const long size = raw::call(SYS_recvfrom, attachment_.socket.load(), message.bytes, sizeof message.bytes,
+    const long size = raw::call(SYS_recvfrom, channel.socket.load(), message.bytes, sizeof message.bytes,
                                 MSG_DONTWAIT, nullptr, nullptr);
     if (size == -EAGAIN || size == -EINTR) return;
     if (size != attach::kMessageBytes) {
@@ -100,12 +104,12 @@ void Guest::receive_messages() {
       answer_ = message.resolved;
       answered_.store(1, std::memory_order_release);
       raw::futex_wake(&answered_, 1);
-    } else if (message.head.type == attach::MessageType::kEvent && message.event.nic < attachment_.nic_count) {
-      devices_[message.event.nic]->dispatch_event(message.event.event, message.event.port);
-    } else if (message.head.type == attach::MessageType::kPeerGone && message.gone.nic < attachment_.nic_count) {
+    } else if (message.head.type == attach::MessageType::kEvent && message.event.nic < channel.nic_count) {
+      devices_[channel.first_nic + message.event.nic]->dispatch_event(message.event.event, message.event.port);
+    } else if (message.head.type == attach::MessageType::kPeerGone && message.gone.nic < channel.nic_count) {
       GidBytes gid;
       memcpy(gid.data(), message.gone.gid, gid.size());
-      devices_[message.gone.nic]->peer_gone(gid, message.gone.qpn, read_clock());
+      devices_[channel.first_nic + message.gone.nic]->peer_gone(gid, message.gone.qpn, read_clock());
     }
   }
 }
@@ -119,10 +123,12 @@ void Guest::daemon_died() {
 }
 
 void Guest::sleep(int64_t sleep_ns) {
-  pollfd entries[attach::kMaxNicsPerHost + 2];
+  pollfd entries[attach::kMaxNicsPerHost + kMaxChannels + 1];
   size_t count = 0;
   entries[count++] = {wake_fd_.load(), POLLIN, 0};
-  entries[count++] = {daemon_gone() ? -1 : attachment_.socket.load(), POLLIN, 0};
+  for (uint32_t i = 0; i < attachment_.channel_count; ++i) {
+    entries[count++] = {daemon_gone() ? -1 : attachment_.channels[i].socket.load(), POLLIN, 0};
+  }
   for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
     entries[count++] = {daemon_gone() ? -1 : attachment_.nics[i].kick_read.load(), POLLIN, 0};
   }

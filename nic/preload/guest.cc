@@ -110,7 +110,7 @@ void Guest::keep_descriptors() {
   const auto keep = [](std::atomic<int>& fd) {
     if (fd.load() >= 0) descriptors::keep_private(fd.load(), &fd);
   };
-  keep(attachment_.socket);
+  for (uint32_t i = 0; i < attachment_.channel_count; ++i) keep(attachment_.channels[i].socket);
   for (uint32_t i = 0; i < attachment_.nic_count; ++i) {
     AttachedNic& nic = attachment_.nics[i];
     keep(nic.kick_read);
@@ -128,7 +128,7 @@ void Guest::drop_descriptors() {
     descriptors::drop_private(number);
     fd.store(-1);
   };
-  drop(attachment_.socket);
+  for (Channel& channel : attachment_.channels) drop(channel.socket);
   drop(wake_fd_);
   for (AttachedNic& nic : attachment_.nics) {
     drop(nic.kick_read);
@@ -168,18 +168,16 @@ bool Guest::start_thread() {
 
 void Guest::forget_context(const OpenDevice& file) { inline_progress::forget(file); }
 
-int Guest::send(const void* message, bool wait) {
+int Guest::send(uint32_t channel, const void* message, bool wait) {
   const int flags = MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT);
-  const long sent = raw::call(SYS_sendto, attachment_.socket.load(), message, attach::kMessageBytes, flags, nullptr, 0);
+  const int socket = attachment_.channels[channel].socket.load();
+  const long sent = raw::call(SYS_sendto, socket, message, attach::kMessageBytes, flags, nullptr, 0);
   return sent == static_cast<long>(attach::kMessageBytes) ? 0 : EIO;
 }
 
-// Sends a question and waits for its answer, which is in answer_ then; with ask_lock_. 0, or an errno of the asking.
-int Guest::ask(attach::MessageHead& head) {
-  head.tag = next_tag_++;
-  answered_.store(0);
-  awaited_tag_.store(head.tag);
-  int error = daemon_gone() ? EIO : send(&head, true);
+// Waits for the answer of a question that was sent with `error`, which is in answer_ then; with ask_lock_. 0, or an errno
+// of the asking.
+int Guest::await_answer(int error) {
   const Instant deadline = read_clock() + nanoseconds(kResolveLimitNs);
   bool last_wait = false;
   while (error == 0 && answered_.load(std::memory_order_acquire) == 0) {
@@ -206,9 +204,8 @@ int Guest::resolve(uint32_t nic, const nic::Gid& gid, nic::ResolvedPeer& out) {
   nic::LockGuard guard(ask_lock_);
   attach::Resolve question{};
   question.head.type = attach::MessageType::kResolve;
-  question.nic = nic;
   memcpy(question.gid, gid, sizeof question.gid);
-  if (const int error = ask(question.head); error != 0) return error;
+  if (const int error = ask(nic, question); error != 0) return error;
   memcpy(out.mac, answer_.mac, sizeof out.mac);
   out.outside = answer_.outside != 0;
   out.ipv4 = answer_.ipv4;
@@ -219,11 +216,10 @@ int Guest::multicast(uint32_t nic, uint32_t qpn, const nic::Gid& gid, bool join)
   nic::LockGuard guard(ask_lock_);
   attach::Multicast question{};
   question.head.type = attach::MessageType::kMulticast;
-  question.nic = nic;
   question.qpn = qpn;
   question.join = join ? 1 : 0;
   memcpy(question.gid, gid, sizeof question.gid);
-  return ask(question.head);
+  return ask(nic, question);
 }
 
 int Guest::map_ring(int command_fd, uint64_t bytes, nic::RingMemory& out) {
@@ -249,20 +245,19 @@ bool Guest::qp_state(uint32_t nic, uint32_t qpn, uint32_t state, uint32_t type, 
                      uint32_t mtu) {
   attach::QpState message{};
   message.head.type = attach::MessageType::kQpState;
-  message.nic = nic;
   message.qpn = qpn;
   message.state = state;
   message.type = type;
   message.peer_qpn = peer_qpn;
   message.mtu = mtu;
   memcpy(message.peer_gid, peer, sizeof message.peer_gid);
-  if (send(&message, false) == 0 || daemon_gone()) return true;
+  if (send_about(nic, message, false) == 0 || daemon_gone()) return true;
   if (state != nic::kQpDestroyed) return false;
   // The channel is full: hundreds of QPs at once. Peers ask the daemon for this, and nobody tells it again, so it is worth
   // a moment; a daemon that does not read must not stop a program, though.
-  pollfd room = {attachment_.socket.load(), POLLOUT, 0};
+  pollfd room = {attachment_.channels[attachment_.nics[nic].channel].socket.load(), POLLOUT, 0};
   raw::poll(&room, 1, kRoomLimitNs);
-  send(&message, false);
+  send_about(nic, message, false);
   return true;
 }
 
@@ -271,12 +266,11 @@ void Guest::explain(uint32_t nic, const nic::ErrorReport& report) {
   because(report, reason);
   attach::QpError message{};
   message.head.type = attach::MessageType::kQpError;
-  message.nic = nic;
   message.qpn = report.qpn;
   message.status = static_cast<uint32_t>(report.status);
   message.side = static_cast<uint32_t>(report.side);
   memcpy(message.because, reason.c_str(), reason.size());
-  send(&message, false);
+  send_about(nic, message, false);
   if (!settings().explain) return;
   // A program whose standard error nobody reads is not stopped for this.
   pollfd output{STDERR_FILENO, POLLOUT, 0};
@@ -294,10 +288,9 @@ bool Guest::steps_over_withdrawn(uint64_t cq) const { return inline_progress::po
 void Guest::peer_silent(uint32_t nic, const nic::Gid& gid, uint32_t qpn) {
   attach::PeerQuery question{};
   question.head.type = attach::MessageType::kPeerQuery;
-  question.nic = nic;
   question.qpn = qpn;
   memcpy(question.gid, gid, sizeof question.gid);
-  send(&question, false);  // lost: the next timeout asks again
+  send_about(nic, question, false);  // lost: the next timeout asks again
 }
 
 // The lock is held across the fork, so that the child's copy of it is in a known state.
@@ -320,7 +313,7 @@ void Guest::at_exit() {
   for (uint32_t i = 0; i < guest->attachment_.nic_count; ++i) guest->devices_[i]->drain(read_clock());
   attach::Bye bye{};
   bye.head.type = attach::MessageType::kBye;
-  guest->send(&bye, false);
+  for (uint32_t i = 0; i < guest->attachment_.channel_count; ++i) guest->send(i, &bye, false);
 }
 
 namespace {

@@ -12,6 +12,7 @@
 // Fork: the child's copy is detached (every command EIO) and forgotten; a device opened in the child attaches anew.
 #pragma once
 
+#include <errno.h>
 #include <stdint.h>
 
 #include <atomic>
@@ -61,8 +62,21 @@ class Guest final : public nic::Platform {
   void keep_descriptors();
   void drop_descriptors();
   bool start_thread();
-  int send(const void* message, bool wait);
-  int ask(attach::MessageHead& head);
+  int send(uint32_t channel, const void* message, bool wait);
+  /// To the host of that NIC, which knows it by another number.
+  template <typename Message>
+  int send_about(uint32_t nic, Message& message, bool wait) {
+    message.nic = attachment_.nics[nic].number;
+    return send(attachment_.nics[nic].channel, &message, wait);
+  }
+  template <typename Message>
+  int ask(uint32_t nic, Message& question) {
+    question.head.tag = next_tag_++;
+    answered_.store(0);
+    awaited_tag_.store(question.head.tag);
+    return await_answer(daemon_gone() ? EIO : send_about(nic, question, true));
+  }
+  int await_answer(int error);
 
   // background.cc
   void pass();
@@ -71,6 +85,7 @@ class Guest final : public nic::Platform {
   void sleep(int64_t sleep_ns);
   bool drain_kicks();
   void receive_messages();
+  void receive_from(const Channel& channel);
   void daemon_died();
 
   Attachment attachment_;

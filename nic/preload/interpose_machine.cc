@@ -19,7 +19,7 @@ namespace {
 
 // As glibc: what fits is copied, and too little room is an error.
 int copy_host_name(char* name, size_t size) {
-  const char* host = weft::preload::settings().host;
+  const char* host = weft::preload::settings().name;
   const size_t needed = weft::preload::length(host) + 1;
   memcpy(name, host, needed < size ? needed : size);
   if (needed <= size) return 0;
@@ -42,7 +42,7 @@ WEFT_INTERPOSE int uname(struct utsname* name) {
   const int result = WEFT_NEXT(uname)(name);
   if (result == 0 && weft::preload::settings().active) {
     static_assert(sizeof name->nodename > weft::preload::kMaxHostName);
-    strcpy(name->nodename, weft::preload::settings().host);
+    strcpy(name->nodename, weft::preload::settings().name);
   }
   return result;
 }

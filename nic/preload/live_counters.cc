@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "nic/preload/line_reader.h"
 #include "nic/preload/settings.h"
 #include "nic/preload/syscalls.h"
 #include "nic/preload/text.h"
@@ -35,11 +36,31 @@ bool parse(const char* path, attach::Counters& question) {
   return true;
 }
 
-int connect_to_daemon() {
+/// Of several hosts in one process: `nics` has a line per NIC, its host and its number there. True for a single host too.
+bool find_owner(attach::Counters& question, Text<kMaxHostName>& host) {
+  if (same(settings().host, settings().name)) {
+    host.add(settings().host);
+    return true;
+  }
+  Text<kMaxRunFolder + kMaxHostName + 16> path;
+  path.add(settings().run).add("/hosts/").add(settings().host).add("/nics");
+  LineReader reader(path.c_str());
+  Text<kMaxHostName + 16> line;
+  for (uint32_t nic = 0; reader.next(line); ++nic) {
+    Text<16> number;
+    if (nic != question.nic) continue;
+    if (!field(line.c_str(), 0, host) || !field(line.c_str(), 1, number)) return false;
+    question.nic = static_cast<uint32_t>(parse_number(number.c_str(), attach::kMaxNicsPerHost - 1, nullptr));
+    return true;
+  }
+  return false;
+}
+
+int connect_to_daemon(const char* host) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   Text<sizeof address.sun_path> path;
-  path.add(settings().run).add("/hosts/").add(settings().host).add("/attach");
+  path.add(settings().run).add("/hosts/").add(host).add("/attach");
   if (path.overflowed()) return -1;
   memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const long fd = raw::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -50,7 +71,8 @@ int connect_to_daemon() {
 }
 
 bool ask(attach::Counters& message) {
-  const int fd = connect_to_daemon();
+  Text<kMaxHostName> host;
+  const int fd = find_owner(message, host) ? connect_to_daemon(host.c_str()) : -1;
   if (fd < 0) return false;
   bool good = raw::call(SYS_sendto, fd, &message, sizeof message, MSG_NOSIGNAL, nullptr, 0) ==
               static_cast<long>(sizeof message);

@@ -59,6 +59,7 @@ void read_environment() {
       current.shared_tcp = !same(shared, "0") && shared[0] != '\0';
     }
   }
+  for (size_t i = 0; current.host[i] != ',' && current.host[i] != '\0'; ++i) current.name[i] = current.host[i];
   current.active = have_run && have_host;
   if (too_long) say("WEFT_RUN or WEFT_HOST is not an absolute path or a host's name; no RDMA devices. Use `weft run`");
 }

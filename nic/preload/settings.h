@@ -2,7 +2,7 @@
 //
 // What `weft run HOST` tells its programs by environment, read once, at the first use.
 //
-//   WEFT_RUN     run folder of the fabric          WEFT_HOST    name of the host the program runs on
+//   WEFT_RUN     run folder of the fabric          WEFT_HOST    name of the host the program runs on, or of several: "h0,h1"
 //   WEFT_RUN_ID  number of this `weft run`         WEFT_NAME    name of the fabric, for messages
 //   WEFT_EXPLAIN 1: one line on standard error for each completion with an error (flushes apart): why
 //   WEFT_INLINE  0: the background thread alone drives the NIC (DECISIONS 20)
@@ -24,7 +24,8 @@ struct Settings {
   bool shared_tcp = false;
   uint64_t run_id = 0;
   char run[kMaxRunFolder] = {};
-  char host[kMaxHostName] = {};
+  char host[kMaxHostName] = {};  ///< as given: also the name of a folder in the run folder
+  char name[kMaxHostName] = {};  ///< the first of them, as which the program knows itself
   char fabric[kMaxHostName] = {};
 };
 

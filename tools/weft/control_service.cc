@@ -74,6 +74,8 @@ control::Reply ControlService::handle(const control::Request& request, ControlSe
       return stop_capture(session);
     case control::Request::kSetPort:
       return set_port(request.set_port());
+    case control::Request::kJoinHosts:
+      return join_hosts(request.join_hosts());
     case control::Request::kDown:
       reply.mutable_down()->set_pid(getpid());
       ended_by_ = session.id();
@@ -137,6 +139,21 @@ control::Reply ControlService::set_port(const control::SetPort& request) {
     }
   }
   return error_reply(ENOENT, "there is no NIC '" + request.place().substr(0, 64) + "'; write h0 or h0/0 for a host's first NIC, h0/1 for its second");
+}
+
+control::Reply ControlService::join_hosts(const control::JoinHosts& request) {
+  std::vector<uint32_t> hosts;
+  for (const std::string& name : request.names()) {
+    uint32_t h = 0;
+    while (h < fabric_.addresses().hosts() && host_name(h) != name) ++h;
+    if (h == fabric_.addresses().hosts()) return error_reply(ENOENT, "there is no host '" + name.substr(0, 64) + "'");
+    if (std::find(hosts.begin(), hosts.end(), h) != hosts.end()) return error_reply(EINVAL, "'" + name + "' is named twice");
+    hosts.push_back(h);
+  }
+  if (std::string error = fabric_.join_hosts(hosts); !error.empty()) return error_reply(EINVAL, error);
+  control::Reply reply = new_reply();
+  reply.mutable_join_hosts();
+  return reply;
 }
 
 void ControlService::fill_qp(control::Qp& qp, uint32_t host, uint32_t qpn, const host::QpRecord& record) const {

@@ -46,6 +46,7 @@ class ControlService : public ControlHandler {
   control::Reply metrics(const control::ShowMetrics& request, ControlSession& session);
   control::Reply start_capture(const control::CaptureStart& request, ControlSession& session);
   control::Reply stop_capture(ControlSession& session);
+  control::Reply join_hosts(const control::JoinHosts& request);
   control::Reply set_port(const control::SetPort& request);
   uint64_t frames_lost_by_plane();
   void on_frame(ControlSession& session, CapturedFrame&& frame);

@@ -128,13 +128,40 @@ std::string Fabric::write_folder() const {
     if (mkdir(path.c_str(), 0700) != 0) return "cannot make " + path + ": " + error_text(errno);
     std::string error = host::write_sysfs_tree(path + "/sys", host_name(h), nics);
     if (!error.empty()) return error;
-    host::MachineIdentity machine{host_name(h), h, addresses_.hosts(), loopback_.number(), {}};
+    host::MachineIdentity machine{host_name(h), h, addresses_.hosts(), addresses_.nics(), loopback_.number(), {}};
     if (getrandom(machine.entropy.data(), machine.entropy.size(), 0) < 0) return "no random numbers: " + error_text(errno);
     error = host::write_machine_tree(path, machine, nics);
     if (!error.empty()) return error;
     map += host_name(h) + " " + host::text_of_ipv4(nics[0].ipv4) + " " + host::text_of_ipv4(loopback_of(h)) + "\n";
   }
   return write_file(folder_.file("hosts.map"), map);
+}
+
+// As the first of them the program knows itself; the NICs are those of all, numbered through.
+std::string Fabric::join_hosts(const std::vector<uint32_t>& hosts) const {
+  if (hosts.empty() || hosts.size() * addresses_.nics() > host::kMaxNics) {
+    return "one program drives at most " + std::to_string(host::kMaxNics) + " NICs";
+  }
+  std::string name;
+  std::string lines;
+  std::vector<host::NicIdentity> nics;
+  for (const uint32_t h : hosts) {
+    name += (name.empty() ? "" : ",") + host_name(h);
+    for (uint32_t n = 0; n < addresses_.nics(); ++n) {
+      host::NicIdentity nic = addresses_.nic(h, n);
+      nic.nic = static_cast<uint32_t>(nics.size());
+      nics.push_back(nic);
+      lines += host_name(h) + " " + std::to_string(n) + "\n";
+    }
+  }
+  const std::string path = folder_.host_folder(name);
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return "cannot make " + path + ": " + error_text(errno);
+  std::string error = host::write_sysfs_tree(path + "/sys", host_name(hosts[0]), nics);
+  host::MachineIdentity machine{host_name(hosts[0]), hosts[0], addresses_.hosts(), addresses_.nics(), loopback_.number(), {}};
+  if (error.empty()) error = host::write_machine_tree(path, machine, nics);
+  constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
+  if (error.empty()) error = write_file(path + kBootId, read_file(folder_.host_folder(host_name(hosts[0])) + kBootId));
+  return error.empty() ? write_file(path + "/nics", lines) : error;
 }
 
 std::string Fabric::open_sockets(const FabricSettings& settings, const LogLine& log) {

@@ -42,6 +42,9 @@ class Fabric {
   DataPlane& plane() { return *plane_; }
   host::AttachServer& attach() { return *attach_; }
 
+  /// Makes what a program reads that acts for several hosts: the folder "hosts/h0,h1". Empty or one line.
+  std::string join_hosts(const std::vector<uint32_t>& hosts) const;
+
   /// Where on loopback a host's TCP and UDP are.
   uint32_t loopback_of(uint32_t host) const { return host::loopback_address(loopback_.number(), host); }
 

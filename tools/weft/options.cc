@@ -69,7 +69,7 @@ void add_run(CLI::App& app, ParsedLine& line) {
               "  weft run h0 -- bash\n"
               "The exit code is the program's; 125 when weft itself failed. If nothing opened an RDMA device, a line on\n"
               "stderr says why. With WEFT_EXPLAIN=1 libweft says on the program's stderr why a request failed.");
-  run->add_option("host", line.host, "A host of the fabric, such as h0")->required();
+  run->add_option("host", line.host, "A host of the fabric, such as h0; or several, h0,h1, for a program that acts for all: rxe0, rxe1")->required();
   const char* about_shared_tcp = "The program's TCP and UDP ports are the machine's, not the host's own";
   run->add_flag("--shared-tcp", line.shared_tcp, about_shared_tcp);
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@ namespace weft::tools {
 namespace {
 
 volatile sig_atomic_t child_pid = 0;
+constexpr size_t kMaxHostList = 63;  // what libweft keeps
 
 // A terminal sends its signals to the program too; only what somebody sent to this process alone is passed on.
 void pass_on(int signal, siginfo_t* info, void*) {
@@ -67,18 +69,28 @@ int exit_code_of(pid_t child, std::string& name) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// The host's name is checked by the daemon's own list.
-std::string check_host(ControlClient& client, const std::string& host) {
+/// The hosts of a list are checked by the daemon's own; of several it makes a place that is all of them.
+std::string check_hosts(ControlClient& client, const std::string& list) {
   control::Request request;
   request.mutable_show_hosts();
   Outcome<control::Reply> reply = client.call(request);
   if (!reply) return reply.error();
-  for (const control::Host& h : reply->hosts().hosts()) {
-    if (h.name() == host) return {};
+  control::Request join;
+  for (size_t from = 0; from <= list.size();) {
+    const size_t end = std::min(list.find(',', from), list.size());
+    const std::string name = list.substr(from, end - from);
+    const auto& hosts = reply->hosts().hosts();
+    if (std::none_of(hosts.begin(), hosts.end(), [&name](const control::Host& h) { return h.name() == name; })) {
+      return "there is no host '" + name + "' in fabric '" + reply->hosts().fabric() + "'; it has " +
+             (hosts.size() == 1 ? "h0 only" : "h0 to " + hosts[hosts.size() - 1].name());
+    }
+    join.mutable_join_hosts()->add_names(name);
+    from = end + 1;
   }
-  const int count = reply->hosts().hosts_size();
-  return "there is no host '" + host + "' in fabric '" + reply->hosts().fabric() + "'; it has " +
-         (count == 1 ? "h0 only" : "h0 to " + reply->hosts().hosts(count - 1).name());
+  if (join.join_hosts().names_size() == 1) return {};
+  if (list.size() > kMaxHostList) return "the list of hosts is too long for one program";
+  reply = client.call(join);
+  return reply ? std::string() : reply.error();
 }
 
 /// Says on stderr when the run used no RDMA device, and why.
@@ -102,7 +114,7 @@ void tell_if_nothing_opened(const RunFolder& folder, uint64_t run_id, const Ende
 int run_as_host(const RunFolder& folder, const std::string& host, const ParsedLine& line) {
   auto client = ControlClient::connect(folder);
   if (!client) return complain(client.error(), kOwnFailure);
-  if (std::string error = check_host(**client, host); !error.empty()) return complain(error, kOwnFailure);
+  if (std::string error = check_hosts(**client, host); !error.empty()) return complain(error, kOwnFailure);
   client->reset();
   const uint64_t run_id = new_run_id();
   Outcome<Environment> environment = host_environment(folder, host, run_id, line.command[0]);
@@ -150,7 +162,7 @@ int command_env(const ParsedLine& line) {
   if (!folder) return complain(folder.error());
   auto client = ControlClient::connect(*folder);
   if (!client) return complain(client.error());
-  if (std::string error = check_host(**client, line.host); !error.empty()) return complain(error);
+  if (std::string error = check_hosts(**client, line.host); !error.empty()) return complain(error);
   Outcome<Environment> environment = host_environment(*folder, line.host, 0);
   if (!environment) return complain(environment.error());
   if (line.shared_tcp) environment->emplace_back("WEFT_SHARED_TCP", "1");

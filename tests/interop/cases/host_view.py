@@ -194,6 +194,46 @@ def names_and_numbers(context):
         raise Failure(f"boot ids {numbers}")
 
 
+def one_program_for_two_hosts(context):
+    """rxe0 is h0's, rxe1 is h1's: a server on the one and a client on the other, under one `weft run`."""
+    fabric = context.shared_fabric()
+    words = fabric.start("h0,h1", ["sh", "-c", "hostname; ls /sys/class/net; cat /sys/class/infiniband/rxe*/ports/1/gids/1; ibv_devices"])
+    said = words.wait(20).expect_exit(0).stdout.split()
+    for word in ("h0", "weft0", "weft1", "rxe0", "rxe1", "0000:0000:0000:0000:0000:ffff:c612:0001", "0000:0000:0000:0000:0000:ffff:c612:0002"):
+        if word not in said:
+            raise Failure(f"no {word}: {words.describe()}")
+    before = switched(fabric)
+    process = fabric.start("h0,h1", [context.program("two_hosts")]).wait(60).expect_exit(0).expect_quiet()
+    if switched(fabric) - before < 4 * 100000 // 4096:
+        raise Failure(f"h0 sent fewer frames than its messages have: {process.describe()}")
+    for place, text in (("h0,h9", "h9"), ("h0,h0", "twice"), ("h0,", "''")):
+        refused = fabric.call("run", place, "--", "true")
+        if refused.popen.returncode != 125 or text not in refused.stderr:
+            raise Failure(f"weft run {place}: {refused.describe()}")
+
+
+def second_nics(context):
+    """`weft up --nics 2`: each host has rxe1 and weft1 too, with an address that names the same machine."""
+    with context.make_fabric(["--nics", "2"]) as fabric:
+        second = fabric.show("hosts")["hosts"][0]["nics"][1]
+        if (second["device"], second["netdev"]) != ("rxe1", "weft1"):
+            raise Failure(f"the second NIC is {second}")
+        tool = ["ib_write_bw", "-d", "rxe1", "-n", "100"]
+        server = fabric.start("h0", tool)
+        wait_at(loopbacks(fabric)["h0"], PERFTEST_PORT, server)
+        fabric.start("h1", tool + [second["ipv4"]]).wait(60).expect_exit(0).expect_quiet()
+        server.wait(60).expect_exit(0).expect_quiet()
+        sent = {m["labels"]["nic"]: m["value"] for m in fabric.show("metrics") if m["name"] == "nic_tx_packets" and
+                m["labels"]["host"] == "h1" and m["value"]}
+        if set(sent) != {"rxe1"}:
+            raise Failure(f"frames left h1 by {sent}")
+
+
+def switched(fabric):
+    """Frames that h0's NIC sent into the fabric."""
+    return sum(m["value"] for m in fabric.show("metrics") if m["name"] == "nic_tx_packets" and m["labels"]["host"] == "h0")
+
+
 def cases():
     ci = ("ci", "full", "host-view")
     yield Case("host-view/iperf3-on-three-hosts", iperf3_on_three_hosts, ci, 120)
@@ -204,4 +244,6 @@ def cases():
     yield Case("host-view/server-at-127.0.0.1", server_at_127_0_0_1, ci)
     yield Case("host-view/fabrics-side-by-side", fabrics_side_by_side, ci, 120)
     yield Case("host-view/shared-tcp", shared_tcp, ci)
+    yield Case("host-view/second-nics", second_nics, ci)
+    yield Case("host-view/one-program-for-two-hosts", one_program_for_two_hosts, ci)
     yield Case("host-view/names-and-numbers", names_and_numbers, ci + ("user",))

@@ -119,6 +119,7 @@ static void check_datagram(struct test* t, int to, const struct ibv_wc* wc, uint
   check(t, (wc->wc_flags & IBV_WC_WITH_IMM) != 0 && wc->imm_data == immediate, "the immediate");
   check(t, wc->src_qp == t->side[1 - to].qp->qp_num && wc->qp_num == t->side[to].qp->qp_num, "QP numbers");
   check(t, verbs_check(grh + GRH, bytes, immediate) < 0, "the payload");
+  check(t, wc->sl == (t->gid_index == 0 ? 0x9 : 0xA), "the service level tells IPv6 or IPv4, as mlx5 has it");
   if (t->gid_index == 0) {
     check(t, grh[0] >> 4 == 6 && memcmp(grh + 8, &t->gid, 16) == 0 && memcmp(grh + 24, &t->gid, 16) == 0, "the GRH (IPv6)");
   } else {

@@ -20,8 +20,9 @@ struct Folder {
     text << std::ifstream(pattern + path).rdbuf();
     return text.str();
   }
-  std::string write(const MachineIdentity& machine, uint32_t nic_count) const {
-    const AddressPlan plan(machine.hosts, nic_count);
+  std::string write(const MachineIdentity& machine) const {
+    const AddressPlan plan(machine.hosts, machine.nics);
+    const uint32_t nic_count = machine.nics;
     std::vector<NicIdentity> nics;
     for (uint32_t n = 0; n < nic_count; ++n) nics.push_back(plan.nic(machine.host, n));
     std::filesystem::create_directories(pattern + std::string("/sys/class"));
@@ -34,9 +35,9 @@ struct Folder {
 
 TEST_CASE("A machine's name, number and interfaces are files in its folder") {
   const Folder folder;
-  MachineIdentity machine{"h1", 1, 3, 18, {}};
+  MachineIdentity machine{"h1", 1, 3, 2, 18, {}};
   machine.entropy.fill(0xFF);
-  REQUIRE(folder.write(machine, 2) == "");
+  REQUIRE(folder.write(machine) == "");
   CHECK(folder.read("/view") == "host 1\nhosts 3\nnics 2\nloopback 18\n");
   CHECK(folder.read("/etc/hostname") == "h1\n");
   CHECK(folder.read("/proc/sys/kernel/hostname") == "h1\n");
@@ -51,7 +52,7 @@ TEST_CASE("A machine's name, number and interfaces are files in its folder") {
 
 TEST_CASE("With shared TCP the interfaces are the machine's, the names are not") {
   const Folder folder;
-  REQUIRE(folder.write({"h0", 0, 2, 0, {}}, 1) == "");
+  REQUIRE(folder.write({"h0", 0, 2, 1, 0, {}}) == "");
   CHECK(folder.read("/view") == "host 0\nhosts 2\nnics 1\nloopback 0\n");
   CHECK(folder.read("/etc/hostname") == "h0\n");
   CHECK_FALSE(std::filesystem::exists(folder.pattern + std::string("/sys/class/net")));
@@ -65,7 +66,7 @@ TEST_CASE("Every host has its place on loopback") {
 }
 
 TEST_CASE("A folder that cannot be written is one line") {
-  CHECK(write_machine_tree("/nonexistent/folder", {"h0", 0, 1, 18, {}}, {}).find("/nonexistent/folder/view") !=
+  CHECK(write_machine_tree("/nonexistent/folder", {"h0", 0, 1, 1, 18, {}}, {}).find("/nonexistent/folder/view") !=
         std::string::npos);
 }
 

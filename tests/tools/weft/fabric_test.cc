@@ -108,6 +108,30 @@ TEST_CASE("Fabrics side by side have loopback addresses of their own, a fabric w
   CHECK(one.ask(request).hosts().hosts(1).loopback() == host::text_of_ipv4(one.fabric->loopback_of(1)));
 }
 
+TEST_CASE("Hosts that one program acts for have a folder with the NICs of all") {
+  Fixture f;
+  const auto join = [&f](std::vector<std::string> names) {
+    control::Request request;
+    request.mutable_join_hosts();
+    for (const std::string& name : names) request.mutable_join_hosts()->add_names(name);
+    return f.ask(request);
+  };
+  for (int again = 0; again < 2; ++again) REQUIRE(join({"h1", "h0"}).has_join_hosts());
+  const std::string folder = "hosts/h1,h0";
+  const auto content = [&f](const std::string& path) { return read_file(f.folder.file(path)); };
+  CHECK(content(folder + "/nics") == "h1 0\nh0 0\n");
+  CHECK(content(folder + "/sys/class/infiniband_verbs/uverbs1/ibdev") == "rxe1\n");
+  CHECK(content(folder + "/sys/class/infiniband/rxe1/node_guid") == content("hosts/h0/sys/class/infiniband/rxe0/node_guid"));
+  CHECK(content(folder + "/sys/class/net/weft1/address") == "02:57:00:00:00:00\n");
+  CHECK(content(folder + "/view") == content("hosts/h1/view"));
+  CHECK(content(folder + "/etc/hostname") == "h1\n");
+  CHECK(content(folder + "/proc/sys/kernel/random/boot_id") == content("hosts/h1/proc/sys/kernel/random/boot_id"));
+  CHECK(join({"h0", "h2"}).error().code() == ENOENT);
+  CHECK(join({"h0", "../h1"}).error().code() == ENOENT);
+  CHECK(join({"h0", "h0"}).error().code() == EINVAL);
+  CHECK(join({}).error().code() == EINVAL);
+}
+
 TEST_CASE("A program that attaches is in the data plane and in weft show, and leaves both") {
   Fixture f;
   host::TestClient client(f.folder.file("hosts/h1/attach"));
