@@ -24,6 +24,7 @@ constexpr uint32_t kQpStateError = 6;
 constexpr uint32_t kQpStateDestroyed = 7;
 constexpr uint32_t kLastQpState = 7;
 constexpr size_t kMaxPastQps = 256;
+constexpr uint32_t kMaxAsking = 8;  // one at a time is the rule; a late answer may cross the next question
 constexpr uint32_t kMaxMemberships = 1u << 18;  // a process has 4096 QPs; a hostile one has a bound
 
 template <typename T>
@@ -248,9 +249,36 @@ bool AttachServer::on_resolve(Channel& channel, const attach::Resolve& resolve, 
   } else if (const auto group = multicast_mac(gid)) {
     std::copy(group->begin(), group->end(), resolved.mac);
   } else {
-    resolved.error = ETIMEDOUT;  // what an unanswered ARP ends in
+    resolved.error = ask_outside(channel, resolve);
+    if (resolved.error == 0) return true;  // answered when it is known
   }
   return answer(channel, &resolved, now);
+}
+
+int AttachServer::ask_outside(Channel& channel, const attach::Resolve& resolve) {
+  if (channel.asking >= kMaxAsking) return EBUSY;
+  const uint64_t token = next_question_++;
+  const int error = sink_.resolve(token, channel.host, resolve.nic, gid_of(resolve.gid));
+  if (error != 0) return error;
+  asked_.emplace(token, Asked{channel.id, resolve.head.tag});
+  ++channel.asking;
+  return 0;
+}
+
+void AttachServer::on_resolved(uint64_t token, int error, const Mac& mac, Instant now) {
+  const auto asked = asked_.find(token);
+  if (asked == asked_.end()) return;
+  const Asked question = asked->second;
+  asked_.erase(asked);
+  const auto it = channels_.find(question.channel);
+  if (it == channels_.end()) return;  // gone meanwhile
+  --it->second.asking;
+  attach::Resolved resolved{};
+  resolved.head = {MessageType::kResolved, question.tag};
+  resolved.error = error;
+  resolved.outside = 1;
+  std::copy(mac.begin(), mac.end(), resolved.mac);
+  answer(it->second, &resolved, now);
 }
 
 bool AttachServer::on_multicast(Channel& channel, const attach::Multicast& multicast, Instant now) {

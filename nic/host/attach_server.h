@@ -58,6 +58,9 @@ class PortSink {
   /// The port joins or leaves a multicast group; 0 or errno.
   virtual int set_member(SeatId seat, uint32_t nic, const Gid& group, bool join) = 0;
   virtual PortCounters counters(uint32_t host, uint32_t nic) = 0;
+  /// Asks outside the fabric who owns an address. 0: the answer comes by AttachServer::on_resolved with the token; else
+  /// errno at once, ETIMEDOUT where there is no outside.
+  virtual int resolve(uint64_t token, uint32_t host, uint32_t nic, const Gid& gid) = 0;
   virtual int status_memfd() const = 0;
 };
 
@@ -149,6 +152,8 @@ class AttachServer {
 
   /// A port went down or came up: its processes, and those to come, are told.
   void set_port(uint32_t host, uint32_t nic, bool up);
+  /// What PortSink::resolve() came to.
+  void on_resolved(uint64_t token, int error, const Mac& mac, Instant now);
 
   const std::map<SeatId, Seat>& seats() const { return seats_; }
   /// The last kMaxPastQps of them, oldest first.
@@ -175,6 +180,11 @@ class AttachServer {
     bool attached = false;
     SeatId seat = 0;
     Instant hello_until{};
+    uint32_t asking = 0;  ///< questions to the outside that are not answered
+  };
+  struct Asked {
+    uint64_t channel = 0;
+    uint32_t tag = 0;
   };
   using Message = std::array<uint8_t, attach::kMessageBytes>;
 
@@ -189,6 +199,7 @@ class AttachServer {
   int attach_nic(Channel& channel, const Seat& seat, uint32_t nic, uint32_t tag);
   attach::Welcome welcome_of(const Seat& seat, uint32_t nic, uint32_t tag) const;
   bool on_resolve(Channel& channel, const attach::Resolve& resolve, Instant now);
+  int ask_outside(Channel& channel, const attach::Resolve& resolve);
   bool on_multicast(Channel& channel, const attach::Multicast& multicast, Instant now);
   int join_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
   int leave_group(Seat& seat, uint32_t nic, const Gid& group, uint32_t qpn);
@@ -216,6 +227,8 @@ class AttachServer {
   int status_fd_ = -1;   ///< our read-only view of the sink's page
   int reserve_fd_ = -1;  ///< given up for a moment when descriptors run out, to refuse with a reason
   uint64_t next_channel_ = 1;
+  uint64_t next_question_ = 1;
+  std::unordered_map<uint64_t, Asked> asked_;  ///< by token
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_map<uint64_t, Channel> channels_;
   std::map<uint32_t, uint32_t> silent_;  ///< per host: connections that have not said HELLO

@@ -46,9 +46,15 @@ uint32_t ipv4_of(const Gid& gid) {
 
 }  // namespace
 
-AddressPlan::AddressPlan(uint32_t hosts, uint32_t nics, uint32_t gid_holes)
-    : hosts_(hosts), nics_(nics), gid_holes_(gid_holes), stride_(std::bit_floor(hosts) * 2) {
+AddressPlan::AddressPlan(uint32_t hosts, uint32_t nics, uint32_t gid_holes, uint32_t first)
+    : hosts_(hosts), nics_(nics), gid_holes_(gid_holes), first_(first), stride_(std::bit_floor(hosts) * 2) {
   WEFT_ASSERT(hosts >= 1 && hosts <= kMaxHosts && nics >= 1 && nics <= 32 && gid_holes <= kMaxGidHoles);
+  WEFT_ASSERT(fits(hosts, nics, first));
+}
+
+bool AddressPlan::fits(uint32_t hosts, uint32_t nics, uint32_t first) {
+  constexpr uint32_t kLast = 0x1FFFE;  // the one before the broadcast address of 198.18.0.0/15
+  return first <= kLast && first + (nics - 1) * std::bit_floor(hosts) * 2 + hosts <= kLast;
 }
 
 NicIdentity AddressPlan::nic(uint32_t host, uint32_t nic) const {
@@ -56,8 +62,8 @@ NicIdentity AddressPlan::nic(uint32_t host, uint32_t nic) const {
   NicIdentity id;
   id.host = host;
   id.nic = nic;
-  id.mac = mac_of(host, nic);
-  id.ipv4 = kFabricNet + nic * stride_ + host + 1;
+  id.mac = mac_of(first_ + host, nic);
+  id.ipv4 = kFabricNet + first_ + nic * stride_ + host + 1;
   id.guid = eui64_of(id.mac);
   id.gids = {link_local_gid(id.guid), v4_mapped_gid(id.ipv4)};
   id.gid_holes = gid_holes_;
@@ -65,8 +71,8 @@ NicIdentity AddressPlan::nic(uint32_t host, uint32_t nic) const {
 }
 
 std::optional<NicIdentity> AddressPlan::find_ipv4(uint32_t ipv4) const {
-  if (ipv4 <= kFabricNet) return std::nullopt;
-  const uint32_t offset = ipv4 - kFabricNet - 1;
+  if (ipv4 <= kFabricNet + first_) return std::nullopt;
+  const uint32_t offset = ipv4 - kFabricNet - first_ - 1;
   const uint32_t host_index = offset % stride_;
   const uint32_t nic_index = offset / stride_;
   if (host_index >= hosts_ || nic_index >= nics_) return std::nullopt;
@@ -77,7 +83,7 @@ std::optional<NicIdentity> AddressPlan::find(const Gid& gid) const {
   if (is_v4_mapped(gid)) return find_ipv4(ipv4_of(gid));
   if (gid[0] != 0xFE || gid[1] != 0x80) return std::nullopt;
   const uint32_t nic_index = gid[10];
-  const uint32_t host_index = static_cast<uint32_t>(gid[13]) << 16 | static_cast<uint32_t>(gid[14]) << 8 | gid[15];
+  const uint32_t host_index = (static_cast<uint32_t>(gid[13]) << 16 | static_cast<uint32_t>(gid[14]) << 8 | gid[15]) - first_;
   if (host_index >= hosts_ || nic_index >= nics_) return std::nullopt;
   NicIdentity id = nic(host_index, nic_index);
   if (id.gids[0] != gid) return std::nullopt;

@@ -6,7 +6,8 @@
 //   plan.nic(2, 0).ipv4     host 2's first NIC, 198.18.0.3
 //   plan.find(gid)          the NIC that owns a GID, or nothing
 //
-// Host i, NIC k: IPv4 198.18.0.0 + k*S + i + 1 with S the power of two above the number of hosts; MAC 02:57:kk:hh:hh:hh;
+// Host i, NIC k: IPv4 198.18.0.0 + k*S + i + 1 with S the power of two above the number of hosts; MAC 02:57:kk:hh:hh:hh. A
+// fabric that is joined to others through the outside starts later: i counts from `first`, in MACs too.
 // node GUID the EUI-64 of the MAC. GID table: `gid_holes` empty entries (none unless asked for), link-local, v4-mapped IPv4,
 // then empty ones. Plain values; safe from any thread.
 #pragma once
@@ -46,8 +47,9 @@ struct NicIdentity {
 
 class AddressPlan {
  public:
-  /// hosts in 1..kMaxHosts, nics in 1..32, gid_holes up to kMaxGidHoles.
-  AddressPlan(uint32_t hosts, uint32_t nics, uint32_t gid_holes = 0);
+  /// hosts in 1..kMaxHosts, nics in 1..32, gid_holes up to kMaxGidHoles; all addresses within 198.18.0.0/15.
+  AddressPlan(uint32_t hosts, uint32_t nics, uint32_t gid_holes = 0, uint32_t first = 0);
+  static bool fits(uint32_t hosts, uint32_t nics, uint32_t first);
 
   uint32_t hosts() const { return hosts_; }
   uint32_t nics() const { return nics_; }
@@ -59,6 +61,7 @@ class AddressPlan {
   uint32_t hosts_;
   uint32_t nics_;
   uint32_t gid_holes_;
+  uint32_t first_;   ///< of the hosts before this fabric's
   uint32_t stride_;  ///< S of the rule
 };
 

@@ -23,6 +23,7 @@
 #include "protocols/base/metrics.h"
 #include "protocols/base/random.h"
 #include "protocols/base/time.h"
+#include "scenarios/engine/outside_plan.h"
 
 namespace weft {
 
@@ -49,6 +50,7 @@ struct FabricPlan {
   bool force_icrc = false;   ///< compute and verify the ICRC on every hop
   Duration stall_time = milliseconds(500);  ///< a stopped process may hold its host up for so long
   std::string run_folder;    ///< for EAL's runtime directory
+  std::vector<OutsidePlan> outside;  ///< ports behind those of the hosts
 };
 
 /// Everything the data plane needs of one process's port. Descriptors and mappings become the data plane's.
@@ -110,6 +112,9 @@ class DataPlane {
   virtual int set_member(SeatId seat, uint32_t nic, const std::array<uint8_t, 16>& group, bool join) = 0;
   /// The link of that NIC, both ways: down loses every frame on it. False: no such NIC.
   virtual bool set_link(HostIndex host, uint32_t nic, bool up) = 0;
+  /// Asks the outside who has an address that is not of the fabric. 0: on_resolved will be called with the token; else
+  /// errno at once (ETIMEDOUT: there is no outside).
+  virtual int resolve(uint64_t token, HostIndex host, uint32_t nic, const std::array<uint8_t, 16>& gid) = 0;
   virtual std::vector<MetricSample> metrics() = 0;
   /// All zero for a NIC that does not exist.
   virtual NicTotals nic_totals(HostIndex host, uint32_t nic) = 0;
@@ -118,11 +123,13 @@ class DataPlane {
   /// Returns the capture's id (> 0), or -ENOENT. Frames that were lost by a slow reader: metric capture_lost_frames.
   virtual int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) = 0;
   virtual void stop_capture(int id) = 0;
-  /// Becomes readable when pump() has something (captures, hostile ports).
+  /// Becomes readable when pump() has something (captures, hostile ports, resolved addresses).
   virtual int event_fd() const = 0;
   virtual void pump() = 0;
   /// Called from pump(): a port broke the rules and was shut; the reason is one line.
   std::function<void(SeatId, uint32_t nic, const std::string& reason)> on_hostile_port;
+  /// Called from pump(). error: 0, or errno such as ETIMEDOUT: nobody answered.
+  std::function<void(uint64_t token, int error, const std::array<uint8_t, 6>& mac)> on_resolved;
 };
 
 /// Starts EAL (no hugepages, no PCI, no root), builds the fabric and runs its thread. Error: one line for people.

@@ -75,6 +75,13 @@ class LiveDataPlane final : public DataPlane {
     return found;
   }
 
+  int resolve(uint64_t token, HostIndex host, uint32_t nic, const std::array<uint8_t, 16>& gid) override {
+    if (plan_.outside.empty()) return ETIMEDOUT;  // what an unanswered ARP ends in
+    int result = 0;
+    driver_->call([&](Instant now) { result = driver_->resolve(now, token, host, nic, gid); });
+    return result;
+  }
+
   std::vector<MetricSample> metrics() override {
     std::vector<MetricSample> samples;
     driver_->call([&](Instant) {
@@ -143,11 +150,11 @@ bool LiveDataPlane::open_status(std::string& error) {
 /// A host's name: both directions of its links. A direction's name, "h0->s0": that one. A switch's: everything.
 std::vector<uint32_t> LiveDataPlane::links_at(const std::string& place) {
   std::vector<uint32_t> links;
-  for (uint32_t i = 0; i < fabric_.endpoints().size(); ++i) {
-    const engine::Endpoint& e = fabric_.endpoints()[i];
-    const bool both = place == plan_.hosts[e.host].name || place == plan_.switch_name;
-    if (both || place == e.up.name) links.push_back(link_id(i, Direction::kUp));
-    if (both || place == e.down.name) links.push_back(link_id(i, Direction::kDown));
+  for (uint32_t i = 0; i < fabric_.ports(); ++i) {
+    const bool both = place == fabric_.owner_name(i) || place == plan_.switch_name;
+    for (const Direction direction : {Direction::kUp, Direction::kDown}) {
+      if (both || place == fabric_.link(i, direction).name) links.push_back(link_id(i, direction));
+    }
   }
   return links;
 }
@@ -160,9 +167,11 @@ void LiveDataPlane::set_taps() {
         return std::binary_search(c.links.begin(), c.links.end(), id);
       });
     };
-    for (engine::Endpoint& e : fabric_.endpoints()) {
-      e.up.tapped = wanted(e.up.events.id);
-      e.down.tapped = wanted(e.down.events.id);
+    for (uint32_t i = 0; i < fabric_.ports(); ++i) {
+      for (const Direction direction : {Direction::kUp, Direction::kDown}) {
+        engine::LinkDirection& link = fabric_.link(i, direction);
+        link.tapped = wanted(link.events.id);
+      }
     }
   });
 }
@@ -188,15 +197,19 @@ void LiveDataPlane::pump() {
   while (driver_->next_hostile(hostile)) {
     if (on_hostile_port) on_hostile_port(hostile.seat, hostile.nic, hostile.reason);
   }
+  engine::ResolvedAddress resolved;
+  while (driver_->next_resolved(resolved)) {
+    if (on_resolved) on_resolved(resolved.token, resolved.error, resolved.mac);
+  }
   engine::TappedFrame tapped;
   while (fabric_.tap().take(tapped)) {
-    const engine::Endpoint& e = fabric_.endpoints()[(tapped.link - 1) / 2];
-    const bool down = tapped.link == e.down.events.id;
+    const Direction direction = static_cast<Direction>((tapped.link - 1) % 2);
+    const engine::LinkDirection& link = fabric_.link((tapped.link - 1) / 2, direction);
     // By index: a sink may stop its own capture.
     for (size_t i = 0; i < captures_.size(); ++i) {
       Capture& c = captures_[i];
       if (!std::binary_search(c.links.begin(), c.links.end(), tapped.link)) continue;
-      c.sink({tapped.unix_ns, down ? e.down.name : e.up.name, down, tapped.bytes, {}});
+      c.sink({tapped.unix_ns, link.name, direction == Direction::kDown, tapped.bytes, {}});
     }
   }
 }
@@ -208,7 +221,8 @@ std::unique_ptr<DataPlane> start_data_plane(const FabricPlan& plan, std::string&
   for (const HostPlan& host : plan.hosts) endpoints += host.nics.size();
   dpdk::EalSettings eal;
   eal.runtime_folder = plan.run_folder;
-  eal.megabytes = engine::LiveFabric::megabytes_for(endpoints);
+  eal.megabytes = engine::LiveFabric::megabytes_for(endpoints) +
+                  static_cast<uint32_t>(plan.outside.size()) * dpdk::OutsidePort::kMegabytes;
   if (!dpdk::start_eal(eal, error)) return nullptr;
   auto plane = std::make_unique<LiveDataPlane>(plan);
   if (!plane->open(error)) return nullptr;

@@ -158,6 +158,7 @@ void LiveDriver::run() {
     if (stopping_.load(std::memory_order_acquire) && commands_.empty()) return;
     fabric_.run_due(now);
     flush(now);
+    if (!fabric_.outside().empty()) work = poll_outside(now) || work;
     work = poll_active(now) || work;
     work = look_for_kicks(now) || work;
     kicks_.recheck(now);
@@ -319,6 +320,7 @@ bool LiveDriver::nothing_to_do() {
   for (LiveSeat* seat : active_) {
     if (fabric_.takeable(*seat) != 0 || (seat->nic_seat.blocked && seat->port.collectable())) nothing = false;
   }
+  rest_outside();
   return nothing;
 }
 
@@ -329,7 +331,7 @@ void LiveDriver::sleep(Instant now) {
     status_.daemon_sleeping.store(0, std::memory_order_relaxed);
     return;
   }
-  const Instant due = std::min(fabric_.next_due(), kicks_.next_recheck());
+  const Instant due = std::min({fabric_.next_due(), kicks_.next_recheck(), next_outside_poll()});
   timespec timeout{};
   if (due != kNever) {
     const int64_t ns = std::max<int64_t>((due - now).count() / 1000, 1000);
@@ -351,7 +353,8 @@ int LiveDriver::wait(const timespec* timeout) {
       [[maybe_unused]] const ssize_t got = read(wake_fd_, &value, sizeof value);
       continue;
     }
-    take_kick(static_cast<uint32_t>(tag));
+    // Others than seats', which have 32 bits, are polled anyway.
+    if (tag <= UINT32_MAX) take_kick(static_cast<uint32_t>(tag));
   }
   return count;
 }

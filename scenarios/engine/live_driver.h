@@ -16,6 +16,7 @@
 
 #include <time.h>
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -35,6 +36,12 @@ struct HostilePort {
   SeatId seat = 0;
   uint32_t nic = 0;
   const char* reason = nullptr;
+};
+
+struct ResolvedAddress {
+  uint64_t token = 0;
+  int error = 0;
+  std::array<uint8_t, 6> mac{};
 };
 
 struct DriverCounters {
@@ -58,6 +65,11 @@ class LiveDriver {
   int attach(const PortSetup& setup);
   void detach(Instant now, SeatId seat, uint32_t nic, bool died);
   int set_member(SeatId seat, uint32_t nic, const GidBytes& group, bool join);
+  int resolve(Instant now, uint64_t token, HostIndex host, uint32_t nic, const GidBytes& gid) {
+    const int error = fabric_.resolve(now, token, host, nic, gid);
+    tell_resolved();
+    return error;
+  }
   const DriverCounters& counters() const { return counters_; }
   uint64_t kicks() const { return kicks_.sent(); }
   uint64_t cpu_ns() const;  ///< what the data-plane thread has used
@@ -66,6 +78,7 @@ class LiveDriver {
   int event_fd() const { return event_fd_; }
   void clear_event();
   bool next_hostile(HostilePort& out) { return hostile_.pop(out); }
+  bool next_resolved(ResolvedAddress& out) { return resolved_.pop(out); }
 
  private:
   struct Command {
@@ -91,6 +104,13 @@ class LiveDriver {
   void activate(LiveSeat& seat);
   void signal_control();
 
+  // Ports to the outside (live_driver_outside.cc).
+  void tell_resolved();
+  bool poll_outside(Instant now);
+  Instant next_outside_poll() const;
+  void rest_outside();
+  void watch_outside(uint32_t index, bool watch);
+
   LiveFabric& fabric_;
   attach::StatusPage& status_;
   Kicks kicks_;
@@ -111,6 +131,7 @@ class LiveDriver {
   SpscRing<Command, 64> commands_;
   std::mutex control_;  ///< one control thread at a time in call()
   SpscRing<HostilePort, 1024> hostile_;
+  SpscRing<ResolvedAddress, 1024> resolved_;
   std::thread thread_;
 };
 

@@ -86,7 +86,7 @@ bool LiveFabric::open(std::string& error) {
   }
   if (!store_.open(32768 + 1024 * count, memory_for(count), error)) return false;
   fabric::SwitchSettings settings;
-  settings.ports = settings.endpoints = count;
+  settings.ports = settings.endpoints = count + static_cast<uint32_t>(plan_.outside.size());
   settings.cell_bytes = 256;  // what a small frame costs in the arena and beside it
   switch_ = std::make_unique<fabric::SwitchCore>(settings, store_.arena());
   switch_->set_copies(store_);
@@ -107,7 +107,7 @@ bool LiveFabric::open(std::string& error) {
     }
   }
   applied_pause_.assign(count, 0);
-  return true;
+  return open_outside(error);
 }
 
 uint32_t LiveFabric::endpoint_of(HostIndex host, uint32_t nic) const {
@@ -251,8 +251,7 @@ void LiveFabric::serve(Instant now, LiveSeat& seat) {
 
 /// A frame enters one direction of a link.
 void LiveFabric::cross(Instant now, uint32_t endpoint, Direction direction, PacketRef packet) {
-  Endpoint& e = endpoints_[endpoint];
-  LinkDirection& link = direction == Direction::kUp ? e.up : e.down;
+  LinkDirection& link = this->link(endpoint, direction);
   if (direction == Direction::kUp && plan_.force_icrc) {
     store_.at(packet).icrc = icrc(store_.headers(packet), store_.payload(packet));
     store_.arena()[packet].flags |= kPacketIcrcChecked;
@@ -286,6 +285,10 @@ void LiveFabric::arrive(Instant now, uint32_t endpoint, Direction direction, Pac
     }
     return;
   }
+  if (endpoint >= endpoints_.size()) {
+    arrive_outside(endpoint - static_cast<uint32_t>(endpoints_.size()), packet);
+    return;
+  }
   nic::HostNic& nic = *endpoints_[endpoint].nic;
   if ((d.flags & kPacketIcrcChecked) != 0 &&
       icrc(store_.headers(packet), store_.payload(packet)) != store_.at(packet).icrc) {
@@ -309,12 +312,17 @@ void LiveFabric::drain(Instant now) {
     }
   }
   for (fabric::SwitchPort port; (port = switch_->take_changed_port()) != fabric::kNoSwitchPort;) {
+    if (port >= endpoints_.size()) continue;  // the driver asks outside_paused()
     for (LiveSeat* seat : endpoints_[port].seats) resumed_.push_back(seat);
   }
 }
 
 /// Hands over what the NIC received and tells the switch what it may send.
 void LiveFabric::finish_nic(Instant now, uint32_t endpoint) {
+  if (endpoint >= endpoints_.size()) {
+    finish_outside(now, endpoint - static_cast<uint32_t>(endpoints_.size()));
+    return;
+  }
   Endpoint& e = endpoints_[endpoint];
   e.nic->deliver(now);
   const uint8_t paused = e.nic->paused();
@@ -344,6 +352,8 @@ void LiveFabric::run_due(Instant now) {
       drain(event.due);
       return;
     }
+    if (event.kind() == kOutsideRetry) return retry_outside(event.due, static_cast<uint32_t>(event.a));
+    if (event.kind() == kNeighbour) return neighbour_timer(event.due);
     Endpoint& e = endpoints_[event.a];
     e.stall_queued = false;
     e.nic->on_timer(event.due);

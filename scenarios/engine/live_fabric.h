@@ -6,6 +6,7 @@
 //   poll(now, seat)     takes from a process what it published and moves it as far as it goes
 //   serve(now, seat)    gives a process that made room what waited for it
 //   run_due(now)        delayed frames and stall clocks; next_due() says when there is something
+//   poll_outside(now, i)  takes from a port to the outside; the switch has those behind the endpoints' ports
 //
 // Without link delay a frame goes from ring to ring within poll(): taken, checked, over the link (drop stage, ICRC,
 // capture), through the switch, over the second link, to the NIC and into the receiver's slot. Frames that wait are
@@ -19,11 +20,13 @@
 #include <vector>
 
 #include "nic/host/datapath/host_nic.h"
+#include "nic/host/datapath/neighbours.h"
 #include "scenarios/clock/event_queue.h"
 #include "scenarios/engine/capture_tap.h"
 #include "scenarios/engine/data_plane.h"
 #include "scenarios/engine/link.h"
 #include "scenarios/engine/live_seat.h"
+#include "scenarios/engine/outside_end.h"
 #include "switch/core/switch_core.h"
 #include "switch/dpdk/frame_store.h"
 
@@ -88,12 +91,25 @@ class LiveFabric final : public nic::NicDrops {
   /// Processes whose NIC may send again; the driver polls them. Emptied by it.
   std::vector<LiveSeat*>& resumed() { return resumed_; }
 
-  std::vector<MetricSample> metrics() const;
+  std::vector<MetricSample> metrics();
   NicTotals totals(uint32_t endpoint) const;
   uint32_t endpoint_of(HostIndex host, uint32_t nic) const;
 
+  // Ports to the outside (live_outside.cc).
+  std::vector<std::unique_ptr<OutsideEnd>>& outside() { return outside_; }
+  bool outside_paused(uint32_t index) const;
+  bool poll_outside(Instant now, uint32_t index);
+  /// 0: take_resolved() will have it; else errno.
+  int resolve(Instant now, uint64_t token, HostIndex host, uint32_t nic, const GidBytes& gid);
+  bool take_resolved(nic::NeighbourAnswer& out) { return neighbours_ != nullptr && neighbours_->take_answer(out); }
+
+  /// Of the switch: the endpoints' and behind them those to the outside.
+  uint32_t ports() const { return static_cast<uint32_t>(endpoints_.size() + outside_.size()); }
+  LinkDirection& link(uint32_t port, Direction direction);
+  const std::string& owner_name(uint32_t port) const;
+
  private:
-  enum EventKind : uint32_t { kArrival, kStall };
+  enum EventKind : uint32_t { kArrival, kStall, kOutsideRetry, kNeighbour };
   static uint32_t tag_index(uint32_t tag) { return (tag & 0xFFFF) - 1; }
 
   void cross(Instant now, uint32_t endpoint, Direction direction, PacketRef packet);
@@ -103,6 +119,16 @@ class LiveFabric final : public nic::NicDrops {
   void drain(Instant now);
   void notify(PacketRef packet, DropReason reason, uint32_t endpoint);
   void schedule_stall(Endpoint& endpoint);
+
+  bool open_outside(std::string& error);
+  void take_outside(Instant now, uint32_t index, const attach::TakenFrame& taken);
+  void arrive_outside(uint32_t index, PacketRef packet);
+  void finish_outside(Instant now, uint32_t index);
+  void lose_waiting(Instant now, uint32_t index);
+  void hold_egress(Instant now, uint32_t index, bool hold);
+  void retry_outside(Instant now, uint32_t index);
+  void serve_neighbours(Instant now);
+  void neighbour_timer(Instant now);
   void leave_groups(LiveSeat& seat);
 
   const FabricPlan plan_;
@@ -110,6 +136,10 @@ class LiveFabric final : public nic::NicDrops {
   nic::AddressMap map_;
   std::unique_ptr<fabric::SwitchCore> switch_;
   std::vector<Endpoint> endpoints_;
+  std::vector<std::unique_ptr<OutsideEnd>> outside_;
+  std::unique_ptr<nic::Neighbours> neighbours_;  ///< where there is an outside
+  EventSource neighbour_events_;
+  bool neighbour_queued_ = false;
   std::vector<uint32_t> first_endpoint_;  ///< by host
   std::vector<uint8_t> applied_pause_;    ///< by endpoint: what the switch knows of the NIC's pauses
   std::vector<std::unique_ptr<LiveSeat>> seats_;

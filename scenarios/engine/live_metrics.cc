@@ -65,6 +65,32 @@ void port_samples(Samples& out, const Labels& port, const fabric::SwitchCore& co
   }
 }
 
+void outside_samples(Samples& out, const Labels& port, const OutsideEnd& end) {
+  const dpdk::OutsideCounters& c = end.port->counters();
+  const Labels labels = with(port, "outside", end.plan.name);
+  out.add("outside_rx_frames", labels, c.rx_frames);
+  out.add("outside_rx_bytes", labels, c.rx_bytes);
+  out.add("outside_tx_frames", labels, c.tx_frames);
+  out.add("outside_tx_bytes", labels, c.tx_bytes);
+  out.add("outside_tx_refused", labels, c.tx_refused, false);
+  out.add("outside_link_up", labels, end.port->link_up());
+  for (uint32_t r = 1; r < kDropReasons; ++r) {
+    out.add("outside_drops", with(labels, "reason", drop_reason_name(static_cast<DropReason>(r))), end.drops[r], false);
+  }
+  out.add("outside_drops", with(labels, "reason", "too_long"), c.too_long, false);
+}
+
+void neighbour_samples(Samples& out, const nic::Neighbours& neighbours) {
+  const nic::NeighbourCounters& c = neighbours.counters();
+  out.add("neighbours_known", {}, neighbours.known());
+  out.add("neighbour_answers", {{"what", "address"}}, c.arp_answers);
+  out.add("neighbour_answers", {{"what", "echo"}}, c.echo_answers);
+  out.add("neighbour_questions", {}, c.questions);
+  out.add("neighbours_resolved", {}, c.resolved);
+  out.add("neighbour_timeouts", {}, c.timeouts);
+  out.add("neighbour_foreign", {}, c.foreign);
+}
+
 }  // namespace
 
 NicTotals LiveFabric::totals(uint32_t endpoint) const {
@@ -91,7 +117,7 @@ NicTotals LiveFabric::totals(uint32_t endpoint) const {
   return totals;
 }
 
-std::vector<MetricSample> LiveFabric::metrics() const {
+std::vector<MetricSample> LiveFabric::metrics() {
   std::vector<MetricSample> samples;
   Samples out(samples);
   uint64_t attached = 0;
@@ -110,15 +136,20 @@ std::vector<MetricSample> LiveFabric::metrics() const {
     for (uint32_t c = 0; c < kNicCounters; ++c) {
       out.add(nic_counter_info(static_cast<NicCounter>(c)).metric, nic, nic_totals.transport[c], false);
     }
-    port_samples(out, {{"switch", plan_.switch_name}, {"port", std::to_string(i)}}, *switch_,
-                 static_cast<fabric::SwitchPort>(i));
-    for (const LinkDirection* link : {&e.up, &e.down}) {
-      out.add("link_packets", {{"link", link->name}}, link->packets);
-      out.add("link_bytes", {{"link", link->name}}, link->bytes);
-      out.add("link_drops", {{"link", link->name}, {"reason", "link_drop"}}, link->drops, false);
-      out.add("link_drops", {{"link", link->name}, {"reason", "link_down"}}, link->down_drops, false);
+  }
+  for (uint32_t i = 0; i < ports(); ++i) {
+    const Labels port = {{"switch", plan_.switch_name}, {"port", std::to_string(i)}};
+    port_samples(out, port, *switch_, static_cast<fabric::SwitchPort>(i));
+    if (i >= endpoints_.size()) outside_samples(out, port, *outside_[i - endpoints_.size()]);
+    for (const Direction direction : {Direction::kUp, Direction::kDown}) {
+      const LinkDirection& link = this->link(i, direction);
+      out.add("link_packets", {{"link", link.name}}, link.packets);
+      out.add("link_bytes", {{"link", link.name}}, link.bytes);
+      out.add("link_drops", {{"link", link.name}, {"reason", "link_drop"}}, link.drops, false);
+      out.add("link_drops", {{"link", link.name}, {"reason", "link_down"}}, link.down_drops, false);
     }
   }
+  if (neighbours_ != nullptr) neighbour_samples(out, *neighbours_);
   out.add("packets_live", {}, store_.arena().live());
   out.add("packets_parked", {}, store_.parked());
   out.add("packets_cloned", {}, store_.cloned());

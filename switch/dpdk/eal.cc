@@ -36,36 +36,6 @@ std::string allowed_processors() {
   return text.empty() ? "0" : text;
 }
 
-/// EAL logs to stderr and syslog; a guest keeps what it says for the error line only.
-class LogCapture {
- public:
-  LogCapture() : stream_(open_memstream(&text_, &size_)) {
-    if (stream_ != nullptr) rte_openlog_stream(stream_);
-  }
-  ~LogCapture() {
-    rte_openlog_stream(quiet());
-    if (stream_ != nullptr) fclose(stream_);
-    free(text_);
-  }
-  std::string last_line() {
-    if (stream_ == nullptr) return {};
-    fflush(stream_);
-    std::string all(text_ != nullptr ? text_ : "");
-    while (!all.empty() && all.back() == '\n') all.pop_back();
-    const size_t cut = all.rfind('\n');
-    return cut == std::string::npos ? all : all.substr(cut + 1);
-  }
-
- private:
-  static FILE* quiet() {
-    static FILE* const stream = fopen("/dev/null", "w");
-    return stream;
-  }
-  char* text_ = nullptr;
-  size_t size_ = 0;
-  FILE* stream_;
-};
-
 std::string make_temporary_folder() {
   char name[] = "/tmp/weft-eal-XXXXXX";
   const char* made = mkdtemp(name);
@@ -102,7 +72,7 @@ bool initialise(const EalSettings& settings, std::string& error) {
   CPU_ZERO(&before);
   const bool have_affinity = sched_getaffinity(0, sizeof before, &before) == 0;
   setenv("RUNTIME_DIRECTORY", folder.c_str(), 1);
-  LogCapture log;
+  EalLog log;
   const int result = rte_eal_init(static_cast<int>(words.size()), arguments.data());
   const int failure = rte_errno;
   unsetenv("RUNTIME_DIRECTORY");
@@ -120,6 +90,26 @@ bool initialise(const EalSettings& settings, std::string& error) {
 }
 
 }  // namespace
+
+EalLog::EalLog() : stream_(open_memstream(&text_, &size_)) {
+  if (stream_ != nullptr) rte_openlog_stream(stream_);
+}
+
+EalLog::~EalLog() {
+  static FILE* const quiet = fopen("/dev/null", "w");
+  rte_openlog_stream(quiet);
+  if (stream_ != nullptr) fclose(stream_);
+  free(text_);
+}
+
+std::string EalLog::last_line() {
+  if (stream_ == nullptr) return {};
+  fflush(stream_);
+  std::string all(text_ != nullptr ? text_ : "");
+  while (!all.empty() && all.back() == '\n') all.pop_back();
+  const size_t cut = all.rfind('\n');
+  return cut == std::string::npos ? all : all.substr(cut + 1);
+}
 
 bool start_eal(const EalSettings& settings, std::string& error) {
   static bool tried = false;

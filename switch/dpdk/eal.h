@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 namespace weft::dpdk {
@@ -19,6 +20,22 @@ struct EalSettings {
 };
 
 bool start_eal(const EalSettings& settings, std::string& error);
+
+/// EAL logs to stderr and syslog; a guest keeps what it says for the error line only. One at a time; afterwards it is
+/// quiet.
+class EalLog {
+ public:
+  EalLog();
+  ~EalLog();
+  EalLog(const EalLog&) = delete;
+  EalLog& operator=(const EalLog&) = delete;
+  std::string last_line();
+
+ private:
+  char* text_ = nullptr;
+  size_t size_ = 0;
+  FILE* stream_;
+};
 
 class ThreadRegistration {
  public:

@@ -4,6 +4,7 @@
 // start_data_plane() of fake_data_plane.cc makes one, so that the whole `weft` program runs without DPDK.
 #pragma once
 
+#include <cerrno>
 #include <map>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@ class FakeDataPlane : public DataPlane {
     links[{host, nic}] = up;
     return true;
   }
+  int resolve(uint64_t, HostIndex, uint32_t, const std::array<uint8_t, 16>&) override { return ETIMEDOUT; }
   std::vector<MetricSample> metrics() override;
   NicTotals nic_totals(HostIndex, uint32_t) override { return totals; }
   int start_capture(const std::string& place, std::function<void(CapturedFrame&&)> sink) override;

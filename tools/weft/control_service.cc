@@ -117,6 +117,15 @@ void ControlService::fill_hosts(control::HostList& list) const {
       nic->set_link(fabric_.link_name(h, n));
     }
   }
+  uint32_t port = addresses.hosts() * addresses.nics();
+  for (const OutsidePlan& plan : fabric_.plan().outside) {
+    control::Outside* outside = list.add_outside();
+    outside->set_name(plan.name);
+    outside->set_kind(outside_kind_name(plan.kind));
+    outside->set_device(plan.device);
+    outside->set_rate_bps(plan.rate_bps);
+    outside->set_port(port++);
+  }
   for (const auto& [id, seat] : fabric_.attach().seats()) {
     control::Process* process = list.mutable_hosts(static_cast<int>(seat.host))->add_processes();
     process->set_seat(id);

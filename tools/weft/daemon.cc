@@ -85,6 +85,9 @@ class Loop {
       // Not from inside pump(): dropping the seat calls the data plane again.
       asio::post(io_, [this, seat, reason] { fabric_.attach().drop_seat(seat, reason, monotonic_now()); });
     };
+    fabric_.plane().on_resolved = [this](uint64_t token, int error, const host::Mac& mac) {
+      asio::post(io_, [this, token, error, mac] { fabric_.attach().on_resolved(token, error, mac, monotonic_now()); });
+    };
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
@@ -92,6 +95,7 @@ class Loop {
   // The descriptors belong to the fabric.
   ~Loop() {
     fabric_.plane().on_hostile_port = nullptr;
+    fabric_.plane().on_resolved = nullptr;
     server_.stop();
     attach_ready_.release();
     plane_ready_.release();

@@ -60,6 +60,9 @@ class Fabric::Sink : public host::PortSink {
     if (!up) ++port.downs;
     return true;
   }
+  int resolve(uint64_t token, uint32_t host, uint32_t nic, const host::Gid& gid) override {
+    return plane_.resolve(token, host, nic, gid);
+  }
   int status_memfd() const override { return plane_.status_memfd(); }
 
  private:
@@ -80,7 +83,8 @@ FabricPlan plan_of(const std::string& name, const FabricSettings& settings, cons
   plan.drop = parse_probability(settings.drop).value_or(Probability{});
   plan.force_icrc = settings.force_icrc;
   plan.run_folder = run_folder;
-  const host::AddressPlan addresses(settings.hosts, settings.nics);
+  plan.outside = settings.outside;
+  const host::AddressPlan addresses(settings.hosts, settings.nics, settings.gid_holes, settings.first_host);
   for (uint32_t h = 0; h < settings.hosts; ++h) {
     HostPlan host_plan;
     host_plan.name = host_name(h);
@@ -94,7 +98,7 @@ FabricPlan plan_of(const std::string& name, const FabricSettings& settings, cons
 }
 
 Fabric::Fabric(const FabricSettings& settings, const RunFolder& folder, FabricPlan plan)
-    : folder_(folder), plan_(std::move(plan)), addresses_(settings.hosts, settings.nics, settings.gid_holes) {}
+    : folder_(folder), plan_(std::move(plan)), addresses_(settings.hosts, settings.nics, settings.gid_holes, settings.first_host) {}
 
 // Channels end before the data plane that they feed.
 Fabric::~Fabric() {

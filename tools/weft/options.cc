@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "tools/weft/outside_words.h"
 #include "tools/weft/run_folder.h"
 #include "tools/weft/units.h"
 #include "tools/weft/version.h"
@@ -53,13 +54,26 @@ void add_up(CLI::App& app, ParsedLine& line) {
   CLI::App* up = app.add_subcommand("up", "Start a fabric");
   up->footer("The fabric runs in the background until `weft down`. Several can run at once under different names:\n"
              "  weft up --name test --hosts 4\n"
-             "  weft run h3 --name test -- ibv_devinfo");
+             "  weft run h3 --name test -- ibv_devinfo\n"
+             "A FILE says the same and more, such as ports to the outside of the fabric:\n"
+             "  weft: 1\n"
+             "  fabric:\n"
+             "    hosts: 2\n"
+             "    outside:\n"
+             "      vm0: {tap: tap0, attach: s0, rate: 10G}");
+  up->add_option("file", line.file, "A scenario file: its fabric is built; options on the line go before it");
   add_fabric_options(*up, line);
   up->add_flag("--foreground", line.foreground, "Stay in the foreground; Ctrl-C ends the fabric");
 
   CLI::App* daemon = app.add_subcommand("daemon", "")->group("");
   add_fabric_options(*daemon, line);
   daemon->add_option("--ready-fd", line.ready_fd);
+  daemon->add_option("--first-host", line.fabric.first_host)->check(CLI::Range(0u, 0x1FFFDu));
+  daemon->add_option_function<std::vector<std::string>>("--outside", [&line](const std::vector<std::string>& words) {
+    for (const std::string& text : words) {
+      if (const auto plan = outside_of_words(text)) line.fabric.outside.push_back(*plan);
+    }
+  })->allow_extra_args(false);
 }
 
 void add_run(CLI::App& app, ParsedLine& line) {
@@ -212,6 +226,12 @@ ParsedLine parse_command_line(int argc, const char* const* argv) {
     return failed(std::string("weft") + verb + ": " + error.what() + "; see: weft" + verb + " --help");
   }
   line.verb = verb_of(app);
+  if (line.verb == Verb::kUp) {
+    const CLI::App* up = app.get_subcommand("up");
+    line.hosts_given = up->count("--hosts") != 0;
+    line.nics_given = up->count("--nics") != 0;
+    line.seed_given = up->count("--seed") != 0;
+  }
   if (line.verb == Verb::kWith) {
     if (command.empty()) return failed("weft with: no command given; write: weft with -- COMMAND ARGUMENTS…");
     line.command = std::move(command);

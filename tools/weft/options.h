@@ -13,6 +13,7 @@
 
 #include "protocols/base/random.h"
 #include "protocols/base/time.h"
+#include "scenarios/engine/outside_plan.h"
 
 namespace weft::tools {
 
@@ -28,6 +29,8 @@ struct FabricSettings {
   bool strict_timers = false;
   uint32_t gid_holes = 0;  ///< empty entries before a NIC's first GID
   bool shared_tcp = false;  ///< hosts have no TCP ports of their own
+  uint32_t first_host = 0; ///< of the address plan: how many hosts come before h0
+  std::vector<OutsidePlan> outside;
 };
 
 struct ParsedLine {
@@ -37,6 +40,10 @@ struct ParsedLine {
 
   std::string name = "default";
   FabricSettings fabric;
+  std::string file;                  ///< up: a scenario; empty: none
+  bool hosts_given = false;          ///< on the line, which goes before the file
+  bool nics_given = false;
+  bool seed_given = false;
   bool foreground = false;
   int ready_fd = -1;                 ///< daemon
   std::string host;                  ///< run, env; port: with "/1" for its second NIC

@@ -40,7 +40,8 @@ struct Column {
 constexpr Column kPortColumns[] = {{"switch_rx_packets", &TrafficRow::rx_packets},   {"switch_rx_bytes", &TrafficRow::rx_bytes},
                                    {"switch_tx_packets", &TrafficRow::tx_packets},   {"switch_tx_bytes", &TrafficRow::tx_bytes},
                                    {"switch_queue_bytes", &TrafficRow::queue_bytes}, {"switch_queue_max_bytes", &TrafficRow::queue_max_bytes},
-                                   {"switch_paused", &TrafficRow::pauses},           {"switch_drops", &TrafficRow::drops}};
+                                   {"switch_paused", &TrafficRow::pauses},           {"switch_drops", &TrafficRow::drops},
+                                   {"outside_drops", &TrafficRow::drops}};
 constexpr Column kLinkColumns[] = {{"link_packets", &TrafficRow::tx_packets},
                                    {"link_bytes", &TrafficRow::tx_bytes},
                                    {"link_drops", &TrafficRow::drops}};
@@ -93,6 +94,10 @@ std::vector<TrafficRow> ports_of(const control::MetricList& metrics, const contr
     for (const control::Nic& nic : host.nics()) {
       rows.at(hosts.switch_name() + "/" + std::to_string(number++)).peer = host.name() + " " + nic.device();
     }
+  }
+  for (const control::Outside& outside : hosts.outside()) {
+    rows.at(hosts.switch_name() + "/" + std::to_string(outside.port())).peer =
+        outside.name() + " " + outside.kind() + " " + outside.device();
   }
   for (const control::Metric& metric : metrics.metrics()) {
     for (const Column& column : kPortColumns) {

@@ -18,6 +18,7 @@
 #include "tools/weft/commands.h"
 #include "tools/weft/control_client.h"
 #include "tools/weft/daemon.h"
+#include "tools/weft/outside_words.h"
 #include "tools/weft/process_setup.h"
 
 namespace weft::tools {
@@ -30,6 +31,8 @@ std::vector<std::string> daemon_arguments(const RunFolder& folder, const FabricS
                                         "--nics", std::to_string(settings.nics), "--seed", std::to_string(settings.seed),
                                         "--drop", settings.drop, "--gid-holes", std::to_string(settings.gid_holes),
                                         "--ready-fd", std::to_string(ready_fd)};
+  if (settings.first_host != 0) arguments.insert(arguments.end(), {"--first-host", std::to_string(settings.first_host)});
+  for (const OutsidePlan& plan : settings.outside) arguments.insert(arguments.end(), {"--outside", words_of_outside(plan)});
   if (settings.force_icrc) arguments.push_back("--force-icrc");
   if (settings.strict_timers) arguments.push_back("--strict-timers");
   if (settings.shared_tcp) arguments.push_back("--shared-tcp");
@@ -71,6 +74,10 @@ void print_next_steps(const RunFolder& folder, const FabricSettings& settings) {
   const std::string option = name_option(folder.name);
   const std::string last = "h" + std::to_string(settings.hosts > 1 ? 1 : 0);
   std::printf("fabric '%s' is up: %u host%s on switch s0\n\n", folder.name.c_str(), settings.hosts, settings.hosts == 1 ? "" : "s");
+  for (const OutsidePlan& plan : settings.outside) {
+    std::printf("  to the outside: %s, %s %s\n", plan.name.c_str(), outside_kind_name(plan.kind), plan.device.c_str());
+  }
+  if (!settings.outside.empty()) std::printf("\n");
   std::printf("  weft run h0%s -- ib_write_bw &\n", option.c_str());
   std::printf("  weft run %s%s -- ib_write_bw h0\n", last.c_str(), option.c_str());
   std::printf("  weft show ports%s\n  weft down%s\n", option.c_str(), option.c_str());
@@ -121,20 +128,24 @@ std::string start_fabric(const RunFolder& folder, const FabricSettings& settings
 int command_up(const ParsedLine& line) {
   Outcome<RunFolder> folder = find_run_folder(line.name);
   if (!folder) return complain(folder.error());
+  FabricSettings settings = line.fabric;
+  if (!line.file.empty()) {
+    if (std::string error = apply_file(line, settings); !error.empty()) return complain(error, kUsageError);
+  }
   if (line.foreground) {
     DaemonMode mode;
     mode.foreground = true;
     mode.report = [&](const std::string& error) {
       if (error.empty()) {
-        print_next_steps(*folder, line.fabric);
+        print_next_steps(*folder, settings);
       } else {
         complain(error);
       }
     };
-    return run_daemon(*folder, line.fabric, mode);
+    return run_daemon(*folder, settings, mode);
   }
-  if (std::string error = start_fabric(*folder, line.fabric); !error.empty()) return complain(error);
-  print_next_steps(*folder, line.fabric);
+  if (std::string error = start_fabric(*folder, settings); !error.empty()) return complain(error);
+  print_next_steps(*folder, settings);
   return 0;
 }
 

@@ -28,9 +28,38 @@ bool AddressMap::build(const std::vector<EndpointAddress>& addresses) {
          }) == by_interface_id_.end();
 }
 
+uint32_t AddressMap::find_outside(uint32_t ipv4) const {
+  const auto found = outside_.find(ipv4);
+  return found != outside_.end() ? found->second : UINT32_MAX;
+}
+
 uint32_t AddressMap::find(const GidBytes& gid) const {
   if (gid_is_ipv4(gid)) return find(ipv4_of_gid(gid));
   if (gid[0] == 0xFF) return find_group(gid);
+  const uint32_t endpoint = find_inside(gid);
+  if (endpoint != UINT32_MAX || outside_gids_.empty()) return endpoint;
+  const auto found = outside_gids_.find(gid);
+  return found != outside_gids_.end() ? found->second : UINT32_MAX;
+}
+
+void AddressMap::set_outside(const GidBytes& gid, uint32_t destination) {
+  if (find(gid) < addresses_.size()) return;
+  if (gid_is_ipv4(gid)) {
+    outside_[ipv4_of_gid(gid)] = destination;
+  } else {
+    outside_gids_[gid] = destination;
+  }
+}
+
+void AddressMap::forget_outside(const GidBytes& gid) {
+  if (gid_is_ipv4(gid)) {
+    outside_.erase(ipv4_of_gid(gid));
+  } else {
+    outside_gids_.erase(gid);
+  }
+}
+
+uint32_t AddressMap::find_inside(const GidBytes& gid) const {
   if (gid[0] != 0xFE || gid[1] != 0x80) return UINT32_MAX;
   uint64_t id = 0;
   for (unsigned i = 8; i < 16; ++i) id = id << 8 | gid[i];

@@ -4,6 +4,7 @@
 // ingress; after that only the index travels.
 //
 // IPv4 is a table over the fabric's address range, link-local addresses (GID 0) are found by the MAC inside. Built once.
+// Addresses outside the fabric are added as they are learned (neighbours.h); an address of the fabric never is.
 //
 // Multicast groups get a number when their first member joins and lose it with the last: enter_group() and leave_group()
 // are called once per member. find() of a group's address gives kGroupDestination and its number.
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,10 +35,16 @@ class AddressMap {
   /// UINT32_MAX (kNoEndpoint): nobody.
   uint32_t find(uint32_t ipv4) const {
     const uint32_t offset = ipv4 - first_;
-    return offset < by_offset_.size() ? by_offset_[offset] : find_group(ipv4);
+    const uint32_t endpoint = offset < by_offset_.size() ? by_offset_[offset] : find_group(ipv4);
+    return endpoint != UINT32_MAX || outside_.empty() ? endpoint : find_outside(ipv4);
   }
   uint32_t find(const GidBytes& gid) const;
-  uint32_t ipv4(uint32_t endpoint) const { return addresses_[endpoint].ipv4; }
+  uint32_t ipv4(uint32_t endpoint) const { return endpoint < addresses_.size() ? addresses_[endpoint].ipv4 : 0; }
+  const EndpointAddress& address(uint32_t endpoint) const { return addresses_[endpoint]; }
+
+  /// `destination`: what find() says from now on. Ignored for an address of the fabric.
+  void set_outside(const GidBytes& gid, uint32_t destination);
+  void forget_outside(const GidBytes& gid);
 
   static constexpr uint32_t kMaxGroups = 65536;
   static constexpr uint32_t kEmptyGroup = kNoEndpoint - 1;  ///< of a multicast address that nobody has joined
@@ -53,6 +61,8 @@ class AddressMap {
   };
   uint32_t find_group(uint32_t ipv4) const;
   uint32_t find_group(const GidBytes& gid) const;
+  uint32_t find_outside(uint32_t ipv4) const;
+  uint32_t find_inside(const GidBytes& gid) const;
 
   std::vector<EndpointAddress> addresses_;
   std::vector<uint32_t> by_offset_;
@@ -61,6 +71,8 @@ class AddressMap {
   std::map<GidBytes, Group> groups_;
   std::vector<uint32_t> free_groups_;
   uint32_t next_group_ = 0;
+  std::unordered_map<uint32_t, uint32_t> outside_;
+  std::map<GidBytes, uint32_t> outside_gids_;  ///< those that are no IPv4 address
 };
 
 }  // namespace weft::nic

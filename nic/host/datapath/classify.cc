@@ -17,15 +17,6 @@ static_assert(static_cast<int>(DropReason::kNotRoce) == static_cast<int>(ParseEr
 static_assert(static_cast<int>(DropReason::kBadPad) == static_cast<int>(ParseError::kBadPad));
 static_assert(static_cast<int>(DropReason::kForeignSource) == static_cast<int>(ParseError::kCount));
 
-/// The 5-tuple of a RoCE v2 frame, whose ports and protocol are fixed but for the source port. Nonlinear on purpose: a
-/// CRC under another seed would not decorrelate the choices of two switches.
-uint32_t flow_hash(uint32_t source, uint32_t destination, uint16_t sport) {
-  uint64_t x = (static_cast<uint64_t>(source) << 32 | destination) ^ static_cast<uint64_t>(sport) << 16;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return static_cast<uint32_t>(x ^ (x >> 31));
-}
-
 uint32_t big16(const uint8_t* at) { return static_cast<uint32_t>(at[0]) << 8 | at[1]; }
 uint32_t big24(const uint8_t* at) { return big16(at) << 8 | at[2]; }
 uint32_t big32(const uint8_t* at) { return big16(at) << 16 | big16(at + 2); }
@@ -85,6 +76,15 @@ bool own_address(const RoceFrame& frame, const NicIdentity& self) {
 
 }  // namespace
 
+// The 5-tuple of a RoCE v2 frame, whose ports and protocol are fixed but for the source port. Nonlinear on purpose: a
+// CRC under another seed would not decorrelate the choices of two switches.
+uint32_t flow_hash(uint32_t source, uint32_t destination, uint16_t sport) {
+  uint64_t x = (static_cast<uint64_t>(source) << 32 | destination) ^ static_cast<uint64_t>(sport) << 16;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<uint32_t>(x ^ (x >> 31));
+}
+
 DropReason classify(const attach::TakenFrame& taken, const NicIdentity& self, const AddressMap& map,
                     PacketDescriptor& d) {
   d.wire_bytes = taken.header_bytes + taken.payload_bytes + kIcrcBytes;
@@ -98,7 +98,8 @@ DropReason classify(const attach::TakenFrame& taken, const NicIdentity& self, co
   d.psn = frame.transport.psn;
   if (error != ParseError::kOk) return static_cast<DropReason>(error);
   d.destination = frame.ipv4 ? map.find(frame.destination_ipv4) : map.find(frame.destination_gid);
-  d.destination_address = d.destination < kGroupDestination ? map.ipv4(d.destination) : frame.destination_ipv4;
+  const uint32_t owner_ipv4 = map.ipv4(d.destination);  // none for a group and outside the fabric
+  d.destination_address = owner_ipv4 != 0 ? owner_ipv4 : frame.destination_ipv4;
   d.opcode = static_cast<uint8_t>(frame.transport.opcode);
   d.ecn = frame.traffic_class & 3;
   d.header_bytes = frame.header_bytes;

@@ -19,6 +19,9 @@ struct NicIdentity {
   EndpointAddress address;
 };
 
+/// Of what ECMP chooses by; 0 for the addresses of IPv6 frames.
+uint32_t flow_hash(uint32_t source, uint32_t destination, uint16_t sport);
+
 DropReason classify(const attach::TakenFrame& frame, const NicIdentity& self, const AddressMap& map,
                     PacketDescriptor& descriptor);
 

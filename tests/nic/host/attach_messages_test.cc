@@ -48,6 +48,47 @@ bool survives(const T& message) {
 
 }  // namespace
 
+TEST_CASE("An address that is not of the fabric is asked for outside") {
+  ServerFixture f;
+  f.sink.resolve_error = 0;
+  TestClient client(f.path(0));
+  client.hello();
+  f.run();
+  REQUIRE(client.receive().head.type == MessageType::kWelcome);
+  attach::Resolve question{};
+  question.head = {MessageType::kResolve, 5};
+  question.gid[10] = question.gid[11] = 0xFF;
+  question.gid[12] = 10;
+  client.say(question);
+  f.run();
+  REQUIRE(f.sink.asked.size() == 1);
+  CHECK(f.sink.asked[0].second[12] == 10);
+  f.server->on_resolved(f.sink.asked[0].first, 0, Mac{1, 2, 3, 4, 5, 6}, f.now);
+  f.server->on_resolved(f.sink.asked[0].first, 0, Mac{9}, f.now);  // a second answer is nobody's
+  const auto resolved = client.receive().as<attach::Resolved>();
+  CHECK(resolved.head.type == MessageType::kResolved);
+  CHECK(resolved.head.tag == 5);
+  CHECK(resolved.error == 0);
+  CHECK(resolved.outside == 1);
+  CHECK(resolved.mac[5] == 6);
+
+  // Eight questions may be under way; a client that is gone gets no answer and does no harm.
+  for (uint32_t i = 0; i < 9; ++i) {
+    question.head.tag = 100 + i;
+    client.say(question);
+    f.run();
+  }
+  const auto busy = client.receive().as<attach::Resolved>();
+  CHECK(busy.head.tag == 108);
+  CHECK(busy.error == EBUSY);
+  attach::Bye bye{};
+  bye.head.type = MessageType::kBye;
+  client.say(bye);
+  f.run();
+  CHECK(f.server->seats().empty());
+  for (const auto& [token, gid] : f.sink.asked) f.server->on_resolved(token, ETIMEDOUT, {}, f.now);
+}
+
 TEST_CASE("HELLO is answered with a seat, a range and five descriptors") {
   ServerFixture f;
   TestClient client(f.path(1));

@@ -3,6 +3,7 @@
 // The data plane as the attach server sees it, for tests: keeps the ports it was given, unmaps them at detach.
 #pragma once
 
+#include <cerrno>
 #include <map>
 #include <set>
 #include <tuple>
@@ -31,6 +32,10 @@ class FakePortSink : public PortSink {
     c.transport[static_cast<uint32_t>(NicCounter::kDuplicateRequest)] = 7;
     return c;
   }
+  int resolve(uint64_t token, uint32_t, uint32_t, const Gid& gid) override {
+    if (resolve_error == 0) asked.emplace_back(token, gid);
+    return resolve_error;
+  }
   int status_memfd() const override { return status_fd_; }
 
   struct Detached {
@@ -41,6 +46,8 @@ class FakePortSink : public PortSink {
   std::map<std::pair<SeatId, uint32_t>, SeatPort> ports;
   std::vector<Detached> detached;
   std::set<std::tuple<SeatId, uint32_t, Gid>> members;
+  std::vector<std::pair<uint64_t, Gid>> asked;  ///< questions to the outside
+  int resolve_error = ETIMEDOUT;                ///< there is none
   int member_error = 0;    ///< what joining and leaving answer
   int next_error = 0;      ///< what the next attach answers
   uint32_t fail_at_nic = 0;  ///< … for this NIC

@@ -57,6 +57,22 @@ TEST_CASE("Strangers are not found") {
   CHECK_FALSE(plan.find(almost));
 }
 
+TEST_CASE("A fabric that starts later shares no address with the one before it") {
+  const AddressPlan plan(2, 2, 0, 16);
+  const NicIdentity id = plan.nic(1, 1);
+  CHECK(text_of_ipv4(id.ipv4) == "198.18.0.22");
+  CHECK(text_of_mac(id.mac) == "02:57:01:00:00:11");
+  for (const Gid& gid : id.gids) {
+    const auto found = plan.find(gid);
+    REQUIRE(found);
+    CHECK(found->host == 1);
+    CHECK(found->nic == 1);
+  }
+  const AddressPlan before(2, 2);
+  for (const Gid& gid : before.nic(0, 0).gids) CHECK_FALSE(plan.find(gid));
+  for (const Gid& gid : id.gids) CHECK_FALSE(before.find(gid));
+}
+
 TEST_CASE("Multicast GIDs map to group addresses") {
   Gid v6{0xFF, 0x12};
   v6[12] = 0xC0;

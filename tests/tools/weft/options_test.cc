@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "tools/weft/outside_words.h"
+
 using namespace weft;
 using namespace weft::tools;
 
@@ -87,7 +89,7 @@ TEST_CASE("run gives the program all that follows, options included") {
 TEST_CASE("What is wrong is said in one line, with a code") {
   const std::vector<std::vector<const char*>> wrong = {
       {"nonsense"}, {"up", "--hosts", "0"}, {"up", "--hosts", "4095"}, {"up", "--hosts", "x"}, {"up", "--drop", "7"},
-      {"up", "extra"}, {"run"}, {"run", "h0"}, {"run", "h0", "--"}, {"show"}, {"show", "nothing"}, {"capture"},
+      {"up", "lab.yaml", "extra"}, {"run"}, {"run", "h0"}, {"run", "h0", "--"}, {"show"}, {"show", "nothing"}, {"capture"},
       {"capture", "h0", "--for", "5"}, {"env"}, {"env", "h0", "--format", "xml"}, {"down", "--", "x"}, {"up", "--name", "a/b"},
       {"up", "--name", ".."}, {"--bad"}};
   for (const auto& words : wrong) {
@@ -120,4 +122,18 @@ TEST_CASE("capture takes several places, a file and a time") {
   CHECK(line.places == Words{"h0", "h1-s0"});
   CHECK(line.output == "x.pcapng");
   CHECK(line.capture_for == milliseconds(1500));
+}
+
+TEST_CASE("A port to the outside is the same on both ends of the daemon's command line") {
+  OutsidePlan plan{"vm0", OutsideKind::kPcap, "/tmp/in.pcap", "/tmp/out.pcap", 10'000'000'000};
+  const auto again = outside_of_words(words_of_outside(plan));
+  REQUIRE(again);
+  CHECK(again->name == plan.name);
+  CHECK(again->kind == plan.kind);
+  CHECK(again->device == plan.device);
+  CHECK(again->write_to == plan.write_to);
+  CHECK(again->rate_bps == plan.rate_bps);
+  for (const char* bad : {"", "vm0", "a\nb\n1\nc\n", "a\ntap\n0\nc\n", "a\ntap\n1\n\n", "\ntap\n1\nc\n"}) {
+    CHECK_FALSE(outside_of_words(bad));
+  }
 }
