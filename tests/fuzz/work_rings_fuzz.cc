@@ -71,8 +71,9 @@ class Hostile {
   Hostile() : rig_(current_rig()), client_(rig_, 0), peer_(rig_, 1), neighbours_{Client(rig_, 1), Client(rig_, 1)} {
     mr_ = client_.reg_mr(area_.mr(), kMrBytes);
     peer_mr_ = peer_.reg_mr(peer_area_.mr(), kMrBytes);
-    hole_ = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    hole_ = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     hole_mr_ = client_.reg_mr(hole_, 4096);
+    mprotect(hole_, 4096, PROT_NONE);  // could not be registered like this
     cq_ = client_.create_cq(31);
     completions_ = Target(cq_.ring);
     peer_cq_ = peer_.create_cq(255);

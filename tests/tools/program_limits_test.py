@@ -240,7 +240,7 @@ class Crowds(Fabric):
                     continue
                 self.assertEqual(code, 1, text)
                 self.one_line(text)
-                self.assertRegex(text, "running already|no fabric|taken down", text)
+                self.assertRegex(text, "running already|no fabric|taken down|just starting or ending", text)
             # Whoever was told that it is up, and not ended since, is there; and down ends all there is.
             locked = os.path.exists(os.path.join(self.folder(), "lock"))
             if locked:
