@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linux's own soft-RoCE, in a virtual machine on the tap port, talks to an emulated host: both roles, both MTUs, and loss."""
 import os
+import re
 import socket
 
 from cases.outside import metric, scenario, topology
@@ -34,17 +35,24 @@ class Machine:
     def console(self):
         return self.process.stdout.replace("\r", "")
 
+    def called(self):
+        """It asks for its next command when the last one has ended."""
+        try:
+            return self.listener.accept()[0]
+        except TimeoutError:
+            raise Failure(f"the virtual machine asks for nothing; the console ends:\n{self.console[-2000:]}") from None
+
     def tell(self, command):
         """Starts a command; its number."""
         self.commands += 1
-        connection, _ = self.listener.accept()
-        with connection:
+        with self.called() as connection:
             connection.sendall(f"{command}; echo \"== done {self.commands} $?\"\n".encode())
         return self.commands
 
-    def wait_line(self, line, timeout):
-        wait_until(lambda: line in self.console or not self.process.running(), timeout,
-                   lambda: f"no '{line.strip()}' within {timeout} s; the console ends:\n{self.console[-2000:]}")
+    def wait_line(self, start, timeout):
+        """A whole line that starts so: the console comes in pieces."""
+        wait_until(lambda: re.search(f"^{start}.*\n", self.console, re.M) or not self.process.running(), timeout,
+                   lambda: f"no '{start}' within {timeout} s; the console ends:\n{self.console[-2000:]}")
 
     def wait(self, number, timeout=60):
         self.wait_line(f"== done {number} ", timeout)
@@ -52,8 +60,7 @@ class Machine:
             raise Failure(f"command {number} failed in the virtual machine:\n{self.console[-2500:]}")
 
     def end(self):
-        connection, _ = self.listener.accept()
-        with connection:
+        with self.called() as connection:
             connection.sendall(b"end")
         self.process.wait(30)
         machine.expect_exit(self.process)
@@ -83,9 +90,9 @@ def wire_up(fabric):
     wait_until(lambda: metric(fabric, "outside_link_up") == 1, 5, lambda: "the tap does not come up")
 
 
-def run_cells(fabric, vm, mtus, forward, failures):
+def run_cells(fabric, vm, tools, mtus, forward, failures):
     for mtu in mtus:
-        for tool in TOOLS:
+        for tool in tools:
             argv = [*tool, "-m", str(mtu), *SLOW]
             for role in ("client", "server"):
                 try:
@@ -95,12 +102,11 @@ def run_cells(fabric, vm, mtus, forward, failures):
                         machine_is_server(fabric, vm, argv, forward)
                 except Failure as failure:
                     failures.append(f"{' '.join(tool)} MTU {mtu}, the virtual machine as {role}: {failure}")
-                    if not vm.process.running():
-                        return
+                    return  # its shell may still be in the command that failed
 
 
 def soft_roce(context):
-    """One boot serves all: twenty cells without loss, ten with one percent on the fabric's links."""
+    """One boot serves all: twenty cells without loss, eight with one percent on the fabric's links."""
     files = machine.build(os.path.join(context.programs, "soft-roce-vm"))
     with NetworkNamespace():
         forward = new_port()
@@ -110,16 +116,17 @@ def soft_roce(context):
             ip("link", "set", *words)
         vm = Machine(files, "weft-q0", [forward])
         failures = []
-        for options, mtus in (([], (1024, 4096)), (["--drop", "1%", "--seed", "3"], (4096,))):
+        # Lost datagrams stay lost, and perftest would wait for them: with loss only the reliable transport.
+        for options, tools, mtus in (([], TOOLS, (1024, 4096)), (["--drop", "1%", "--seed", "3"], TOOLS[:4], (4096,))):
             fabric = context.make_fabric(["--shared-tcp", *options])
             fabric.options.append(scenario(fabric.base, "vm.yaml", topology("{tap: weft-t0, attach: s0, rate: 10G}")))
             with fabric:
                 wire_up(fabric)
-                run_cells(fabric, vm, mtus, forward, failures)
+                run_cells(fabric, vm, tools, mtus, forward, failures)
                 if metric(fabric, "outside_drops", reason="bad_icrc"):
                     failures.append("soft-RoCE's frames had a bad ICRC")
         if failures:
-            raise Failure(f"{len(failures)} of 30 cells failed; the first: {failures[0]}\nall: " +
+            raise Failure(f"{len(failures)} of 28 cells failed; the first: {failures[0]}\nall: " +
                           "; ".join(text.split(":")[0] for text in failures))
         vm.end()
 
