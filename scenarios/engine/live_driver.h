@@ -11,7 +11,8 @@
 // hundreds of idle ports cost the busy ones nothing.
 //
 // While every busy process polls inline, the thread yields between rounds; otherwise it blocks soon after its rings are
-// empty (some tens of microseconds while anybody polls, else at once), in epoll on the kick pipes (nic_rules 3). Asleep it has no periodic wake-ups: only due events limit the wait.
+// empty (some tens of microseconds while anybody polls, else at once), in epoll on the kick pipes (nic_rules 3). Asleep
+// it has no periodic wake-ups: only due events limit the wait.
 #pragma once
 
 #include <time.h>

@@ -13,18 +13,6 @@
 
 enum { kBig = 8 << 20, kGuard = 64, kGuardByte = 0xEE };
 
-#define MUST(condition)                                                                     \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      fprintf(stderr, "line %d: not so: %s (%s)\n", __LINE__, #condition, strerror(errno)); \
-      return 1;                                                                             \
-    }                                                                                       \
-  } while (0)
-
-static int start(struct rig* rig, const struct rig_options* options) {
-  return rig_open(rig, options) || rig_connect(rig);
-}
-
 // One completion of that side: success, that wr_id, and its length in *bytes where that is asked.
 static int succeeded(struct rig* rig, int side, uint64_t wr_id, uint32_t* bytes) {
   struct ibv_wc wc;
@@ -64,7 +52,7 @@ static int sizes_at(enum ibv_mtu mtu) {
   struct rig_options options = rig_defaults(IBV_QPT_RC);
   options.bytes = kBig + kGuard;
   options.mtu[0] = options.mtu[1] = mtu;
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
     for (size_t o = 0; o < 3; o++)
       if (transfer(&rig, kOpcodes[o], sizes[s], (uint32_t)(s * 3 + o + mtu))) return 1;
@@ -83,7 +71,7 @@ static int mixed_mtu(void) {
   struct rig_options options = rig_defaults(IBV_QPT_RC);
   options.mtu[0] = IBV_MTU_4096;
   options.mtu[1] = IBV_MTU_256;
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   for (uint32_t seed = 1; seed <= 20; seed++) {
     size_t bytes = seed == 1 ? 0 : seed == 20 ? 256 : seed * 12;
     MUST(!transfer(&rig, IBV_WR_SEND, bytes, seed) && !transfer(&rig, IBV_WR_RDMA_WRITE, bytes, seed + 100) &&
@@ -124,7 +112,7 @@ static int inline_of(int extended) {
   struct rig_options options = rig_defaults(IBV_QPT_RC);
   options.inline_bytes = 200;
   options.extended = extended;
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   uint32_t most = rig.side[0].max_inline;
   MUST(most >= 200);
   const uint32_t sizes[] = {0, 1, 64, most};
@@ -172,7 +160,7 @@ static int write_imm(void) {
   struct ibv_wc wc;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
   options.min_rnr_timer = 10;  // 320 us
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   for (size_t bytes = 0; bytes <= 5000; bytes += 2500) {
     // Two requests of no length: one message takes one of them, and writes elsewhere.
     MUST(!rig_receive(&rig, 1, 7, 0, 0) && !rig_receive(&rig, 1, 8, 0, 0));
@@ -198,7 +186,7 @@ static int write_imm(void) {
 static int zero_length(void) {
   struct rig rig;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
   for (int sges = 0; sges <= 2; sges++) {
     for (int o = 0; o < 3; o++) {
@@ -222,7 +210,7 @@ static int sge_lists(void) {
   struct rig rig;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
   options.extended = 1;
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   static const uint32_t kShapes[][4] = {
       {1, 2, 3, 4}, {4000, 0, 1, 3}, {0, 0, 0, 9}, {1023, 1, 1024, 1025}, {7, 0, 0, 0}};
   struct ibv_qp_ex* qp = ibv_qp_to_qp_ex(rig.side[0].qp);

@@ -162,6 +162,10 @@ int rig_connect(struct rig* rig) {
   return 0;
 }
 
+int rig_start(struct rig* rig, const struct rig_options* options) {
+  return rig_open(rig, options) || rig_connect(rig);
+}
+
 int rig_state(struct rig* rig, int side) {
   struct ibv_qp_attr attr;
   struct ibv_qp_init_attr init;

@@ -5,7 +5,7 @@
 //
 //   struct rig rig;
 //   struct rig_options options = rig_defaults(IBV_QPT_RC);
-//   if (rig_open(&rig, &options) || rig_connect(&rig)) return 1;   // stderr says what failed
+//   MUST(!rig_start(&rig, &options));                              // else says where and returns 1
 //   rig_receive(&rig, 1, 7, 0, 4096);
 //   rig_send(&rig, 0, 3, IBV_WR_SEND, 0, 4096, 0);                 // from side 0's buffer at 0, to side 1's at 0
 //   struct ibv_wc wc;
@@ -14,9 +14,20 @@
 // Side 0 asks, side 1 answers; each has a CQ of its own, asynchronous events of both come from rig_event(). One thread.
 #pragma once
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MUST(condition)                                                                     \
+  do {                                                                                      \
+    if (!(condition)) {                                                                     \
+      fprintf(stderr, "line %d: not so: %s (%s)\n", __LINE__, #condition, strerror(errno)); \
+      return 1;                                                                             \
+    }                                                                                       \
+  } while (0)
 
 enum { kRigQkey = 0x1234, kRigNoEvent = -1 };
 
@@ -54,6 +65,7 @@ struct rig {
 
 struct rig_options rig_defaults(enum ibv_qp_type type);
 int rig_open(struct rig* rig, const struct rig_options* options);
+int rig_start(struct rig* rig, const struct rig_options* options);  // opened and connected
 void rig_close(struct rig* rig);
 
 // Each 0 or the errno of ibv_modify_qp.

@@ -12,18 +12,6 @@
 #include "qp_rig.h"
 #include "verbs_pair.h"
 
-#define MUST(condition)                                                                     \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      fprintf(stderr, "line %d: not so: %s (%s)\n", __LINE__, #condition, strerror(errno)); \
-      return 1;                                                                             \
-    }                                                                                       \
-  } while (0)
-
-static int start(struct rig* rig, const struct rig_options* options) {
-  return rig_open(rig, options) || rig_connect(rig);
-}
-
 static int completed(struct rig* rig, int side, uint64_t wr_id, enum ibv_wc_status status) {
   struct ibv_wc wc;
   if (rig_wait(rig, side, &wc)) return 0;
@@ -60,7 +48,7 @@ static int posting(void) {
 static int bad_second(void) {
   struct rig rig;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   struct ibv_sge sges[8];
   for (int i = 0; i < 8; i++) sges[i] = (struct ibv_sge){(uintptr_t)rig.side[1].buffer, 8, rig.side[1].mr->lkey};
   struct ibv_recv_wr third = {.wr_id = 3, .sg_list = sges, .num_sge = 1};
@@ -90,7 +78,7 @@ static int drained(void) {
   struct rig rig;
   struct ibv_wc wc;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   for (int round = 0; round < 5; round++) {
     for (uint64_t i = 0; i < kWorks; i++) MUST(!rig_send(&rig, 0, i, IBV_WR_RDMA_WRITE, 0, options.bytes, 0));
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
@@ -127,7 +115,7 @@ static int reuse(void) {
   struct rig rig;
   struct ibv_wc wc;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   for (int life = 0; life < 30; life++) {
     for (uint64_t i = 0; i < 8; i++) {
       MUST(!rig_receive(&rig, 1, i, 0, options.bytes));
@@ -166,7 +154,7 @@ static void* receive_later(void* argument) {
 static int flush_asleep(void) {
   struct rig rig;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   MUST(!rig_receive(&rig, 1, 76, 0, 8) && !ibv_req_notify_cq(rig.side[1].cq, 0));
   MUST(!rig_to(&rig, 1, IBV_QPS_ERR) && !rig_sleep(&rig, 1) && completed(&rig, 1, 76, IBV_WC_WR_FLUSH_ERR));
   for (int round = 0; round < 3; round++) {
@@ -188,7 +176,7 @@ static int destroyed(int both_cqs) {
     struct rig rig;
     struct ibv_wc wc;
     struct rig_options options = rig_defaults(IBV_QPT_RC);
-    MUST(!start(&rig, &options));
+    MUST(!rig_start(&rig, &options));
     int victim = round % 2;
     uint32_t number = rig.side[victim].qp->qp_num;
     for (uint64_t i = 0; i < 16; i++) {
@@ -217,7 +205,7 @@ static int destroyed_among_others(void) {
   struct rig rig;
   struct ibv_wc wc;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&rig, &options));
+  MUST(!rig_start(&rig, &options));
   struct ibv_qp* qps[3];
   for (int i = 0; i < 3; i++) {
     struct ibv_qp_init_attr attributes = {.send_cq = rig.side[0].cq, .recv_cq = rig.side[0].cq, .qp_type = IBV_QPT_RC};
@@ -271,7 +259,7 @@ static void* exchange(void* argument) {
 static int nobody(void) {
   struct rig rig, other;
   struct rig_options options = rig_defaults(IBV_QPT_RC);
-  MUST(!start(&other, &options) && !rig_open(&rig, &options) && !rig_to_init(&rig, 0));
+  MUST(!rig_start(&other, &options) && !rig_open(&rig, &options) && !rig_to_init(&rig, 0));
   struct busy busy = {.rig = &other};
   pthread_t thread;
   MUST(!pthread_create(&thread, NULL, exchange, &busy));
@@ -322,7 +310,7 @@ static int rnr(void) {
     options.min_rnr_timer = kRows[i].code;
     options.retry = 0;
     options.timeout = 20;
-    MUST(!start(&rig, &options));
+    MUST(!rig_start(&rig, &options));
     double began = verbs_now();
     MUST(!rig_send(&rig, 0, 1, IBV_WR_SEND, 0, 8, 0));
     if (kRows[i].retries == 7) {
